@@ -1,0 +1,41 @@
+"""dataprep: text corpora in, training-ready Megatron token files out.
+
+    run            build a dataset: list, tokenize, merge, verify, publish
+    plan           what `run` would do
+    verify         prove a .bin/.idx pair
+    open_dataset   read one: ``len(ds)``, ``ds[i]``, ``ds.lengths``; numpy only
+    inspect        counts and length quantiles
+    decode         one document as text
+
+The same verbs as the command line's. Nothing heavy is imported before a verb is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataprep.indexed import IndexedDataset as open_dataset
+    from dataprep.inspection import decode, inspect
+    from dataprep.runner import plan, run
+    from dataprep.stages.verify import verify
+
+__version__ = "0.1.0"
+__all__ = ["decode", "inspect", "open_dataset", "plan", "run", "verify"]
+
+_HOMES = {
+    "decode": ("dataprep.inspection", "decode"),
+    "inspect": ("dataprep.inspection", "inspect"),
+    "open_dataset": ("dataprep.indexed", "IndexedDataset"),
+    "plan": ("dataprep.runner", "plan"),
+    "run": ("dataprep.runner", "run"),
+    "verify": ("dataprep.stages.verify", "verify"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dataprep' has no attribute {name!r}")
+    module, attribute = _HOMES[name]
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,174 @@
+"""The two values that travel through the pipeline: flat values and offsets, never a list of lists.
+
+    TextBatch    values  uint8[num_bytes]    offsets int64[n + 1]     n documents as UTF-8
+    TokenBatch   ids     uint16|int32[...]   offsets int64[n + 1]     the same n documents as ids
+
+Document ``i`` is ``values[offsets[i]:offsets[i + 1]]``; ``offsets [0, 3, 3, 7]`` says that document 1
+is empty. Both are views of buffers that somebody else filled (Arrow, the engine): treat them as
+read-only. Nothing here loops over documents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    Bytes = npt.NDArray[np.uint8]
+    Offsets = npt.NDArray[np.int64]
+    Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A source record that could not become a document.
+
+    Attributes:
+        file: name of the source file, as in the listing.
+        reason: a stable word: ``not-json``, ``not-an-object``, ``missing-text``, ``null-text``,
+            ``text-not-a-string``, ``invalid-utf8``, ``too-long``, ``corrupt-row-group``, ``special-text``.
+        row: 0-based record number within the slice that was read; the runner adds the slice's first row.
+        offset: byte offset of the record in the (decompressed) file, or -1 where a file has rows only.
+        group: parquet row group or Arrow record batch, or -1.
+        count: how many records this stands for: 1, or all rows of a corrupt row group.
+        detail: what exactly was wrong.
+        record: the record itself as far as it is kept, see `RECORD_BYTES`.
+    """
+
+    file: str
+    reason: str
+    row: int
+    offset: int = -1
+    group: int = -1
+    count: int = 1
+    detail: str = ""
+    record: bytes = b""
+
+
+RECORD_BYTES = 1 << 16
+"""A reject keeps this many bytes of its record; the rest is found by file and byte offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextBatch:
+    """Some consecutive records of one source file.
+
+    Attributes:
+        file: name of the source file, as in the listing.
+        values: uint8[num_bytes], UTF-8 that has been validated.
+        offsets: int64[num_documents + 1], ``offsets[0]`` may be > 0.
+        rows: int64[num_documents], the record number of each document within its slice, strictly
+            increasing; None where it is simply ``first_row + arange(num_documents)``.
+        first_row: record number, within the slice, of the first record this batch accounts for.
+        num_rows: records this batch accounts for: documents, rejects, and nothing else.
+        rejects: the records that are no documents.
+        num_source_bytes: bytes of source this batch stands for (progress only).
+        restart: True at the start of a row group; see `undo`.
+        undo: True says that the row group read since the last `restart` turned out corrupt: forget
+            its documents and rejects; this batch holds one reject for the whole of it instead.
+    """
+
+    values: Bytes
+    offsets: Offsets
+    first_row: int
+    num_rows: int
+    file: str = ""
+    rows: Offsets | None = None
+    rejects: tuple[Reject, ...] = ()
+    num_source_bytes: int = 0
+    restart: bool = False
+    undo: bool = False
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Offsets:
+        """int64[num_documents], bytes of each document."""
+        return np.diff(self.offsets)
+
+    @property
+    def num_text_bytes(self) -> int:
+        """UTF-8 bytes of all documents."""
+        return int(self.offsets[-1] - self.offsets[0])
+
+    def row_numbers(self) -> Offsets:
+        """int64[num_documents], the record number of each document within its slice."""
+        if self.rows is not None:
+            return self.rows
+        return np.arange(self.first_row, self.first_row + len(self), dtype=np.int64)
+
+    def document(self, i: int) -> bytes:
+        """The UTF-8 bytes of document i, copied."""
+        return self.values[self.offsets[i] : self.offsets[i + 1]].tobytes()
+
+    def select(self, keep: Mask, rejects: tuple[Reject, ...] = ()) -> TextBatch:
+        """The documents where `keep` is True, copied.
+
+        Args:
+            keep: bool[num_documents].
+            rejects: what became of the documents that go, unless they are dropped on purpose.
+        """
+        values, offsets = _select(self.values, self.offsets, keep)
+        rows = self.row_numbers()[keep]
+        return replace(self, values=values, offsets=offsets, rows=rows, rejects=self.rejects + rejects)
+
+    def head(self, count: int) -> TextBatch:
+        """The first documents, and only the records up to the last of them."""
+        rows = self.row_numbers()[:count]
+        end = int(rows[-1]) + 1 if count else self.first_row
+        rejects = tuple(reject for reject in self.rejects if reject.row < end)
+        offsets = self.offsets[: count + 1]
+        return replace(self, offsets=offsets, rows=rows, num_rows=end - self.first_row, rejects=rejects)
+
+    def to_arrow(self) -> pa.LargeStringArray:
+        """The same documents as an Arrow large_string array; no copy."""
+        import pyarrow as pa
+
+        return pa.LargeStringArray.from_buffers(len(self), pa.py_buffer(self.offsets), pa.py_buffer(self.values))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """Documents as token ids.
+
+    Attributes:
+        ids: uint32[num_tokens] from an engine; uint16 or int32 once the policy was applied.
+        offsets: int64[num_documents + 1], ``offsets[0] == 0``.
+    """
+
+    ids: npt.NDArray[np.uint32] | npt.NDArray[np.uint16] | npt.NDArray[np.int32]
+    offsets: Offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Offsets:
+        """int64[num_documents], tokens of each document."""
+        return np.diff(self.offsets)
+
+    def select(self, keep: Mask) -> TokenBatch:
+        """The documents where `keep` is True, copied; bool[num_documents]."""
+        return TokenBatch(*_select(self.ids, self.offsets, keep))
+
+    def head(self, count: int) -> TokenBatch:
+        """The first documents, as views."""
+        offsets = self.offsets[: count + 1]
+        return TokenBatch(self.ids[: int(offsets[-1])], offsets)
+
+
+def _select(values: npt.NDArray[Any], offsets: Offsets, keep: Mask) -> tuple[npt.NDArray[Any], Offsets]:
+    """The runs of `values` where `keep` is True, one after the other, and their offsets from 0."""
+    lengths = np.diff(offsets)
+    kept = np.zeros(int(keep.sum()) + 1, dtype=np.int64)
+    np.cumsum(lengths[keep], out=kept[1:])
+    if len(kept) * 16 < len(keep):  # a handful of many: do not mask megabytes for them
+        parts = [values[offsets[i] : offsets[i + 1]] for i in np.flatnonzero(keep)]
+        return (np.concatenate(parts) if parts else values[:0]), kept
+    return values[offsets[0] : offsets[-1]][np.repeat(keep, lengths)], kept

@@ -1,0 +1,315 @@
+"""The command line: parse, call, print; nothing else.
+
+Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 the work or the check failed,
+2 a bad request, 130 interrupted. Everything heavy is imported inside the command that needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from dataprep.errors import DataprepError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+UsageProblem = typer.BadParameter.__mro__[2]
+"""Click's ClickException, which typer carries under a private name."""
+
+app = typer.Typer(
+    name="dataprep",
+    help="Text corpora in, training-ready Megatron token files out.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+CorpusArgument = Annotated[
+    list[str], typer.Argument(metavar="CORPUS...", help="A shipped name, a YAML, or paths and quoted globs of files.")
+]
+TokenizerOption = Annotated[
+    str, typer.Option("--tokenizer", "-t", help="A shipped name, a folder, a file, a YAML, or org/name on the hub.")
+]
+OutputOption = Annotated[Path, typer.Option("--output", "-o", help="Folder for the dataset and the work in progress.")]
+WorkersOption = Annotated[int | None, typer.Option("--workers", "-w", help="Units at once. Default: all processors.")]
+LimitOption = Annotated[int | None, typer.Option("--limit", help="At most this many documents: a first look.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting, e.g. reader.text=content or runtime.engine=reference."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, and only warnings.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        import dataprep
+
+        typer.echo(dataprep.__version__)
+        raise typer.Exit
+    context.obj = {"debug": debug, "quiet": quiet}
+    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format="%(message)s", stream=sys.stderr)
+    for name in ("distributed", "asyncio", "tornado"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    corpus: CorpusArgument,
+    tokenizer: TokenizerOption,
+    output: OutputOption = Path("data"),
+    workers: WorkersOption = None,
+    limit: LimitOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a dataset: list, tokenize, merge, verify, publish. The last line on stdout is its prefix.
+
+    Interrupted or failed, the same command goes on where it was. Done already, it says so.
+
+    Example: dataprep run 'dump/*.jsonl.zst' --tokenizer gpt2 --set reader.text=content
+    """
+    from dataprep import progress, runner
+
+    request = runner.resolve(corpus, tokenizer, output, workers, limit, settings or ())
+    with progress.watch(context.obj["quiet"]) as watcher:
+        result = runner.execute(request, watcher)
+    manifest = result.manifest
+    if as_json:
+        _print_json({"prefix": result.prefix, "fresh": result.fresh, "manifest": manifest.to_json()})
+        return
+    _note("" if result.fresh else "nothing to do: this dataset exists and its sources are unchanged")
+    _note(*progress.summary(result))
+    typer.echo(result.prefix)
+
+
+@app.command()
+def plan(
+    corpus: CorpusArgument,
+    tokenizer: TokenizerOption,
+    output: OutputOption = Path("data"),
+    workers: WorkersOption = None,
+    limit: LimitOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what `run` would do: recipe, policy, units, bytes. Touches nothing.
+
+    Example: dataprep plan 'dump/*.parquet' --tokenizer ./llama3
+    """
+    from dataprep import runner
+
+    result = runner.plan(corpus, tokenizer, output, workers, limit, settings or ())
+    if as_json:
+        _print_json(result)
+        return
+    recipe = result["recipe"]
+    _table(
+        {
+            "corpus": f"{recipe['corpus']}: {result['num_files']:,} files, {result['num_bytes']:,} bytes",
+            "tokenizer": f"{recipe['tokenizer']['name']}: {recipe['tokenizer']['type']}, {recipe['tokenizer']['vocab_size']:,} ids, "
+            f"{result['dtype']}",
+            "document": f"{result['bos'] or '(no BOS)'} text {result['eod'] or '(no EOD)'}; special strings: {recipe['policy']['special_text']}; "
+            f"empty documents: {recipe['policy']['empty']}",
+            "units": f"{result['num_units']:,} for {result['runtime']['workers']} workers",
+            "recipe": result["recipe_digest"],
+            "prefix": result["prefix"] + (" (exists)" if result["exists"] else ""),
+        }
+    )
+
+
+@app.command(name="list")
+def list_(
+    what: Annotated[str, typer.Argument(help="corpora, tokenizers or datasets.")] = "corpora",
+    output: OutputOption = Path("data"),
+    as_json: JsonOption = False,
+) -> None:
+    """List shipped corpora, shipped tokenizers, or the datasets in an output folder.
+
+    Example: dataprep list datasets --output data --json
+    """
+    from dataprep import catalog
+    from dataprep.errors import SpecError
+
+    if what == "datasets":
+        from dataprep.inspection import datasets
+
+        found: list[dict[str, Any]] = datasets(output)
+        lines = [f"{d['prefix']}  {d['num_documents']:,} documents  {d['num_tokens']:,} tokens  {d['created']}" for d in found]
+    elif what in ("corpora", "tokenizers"):
+        found = catalog.describe(what)
+        lines = [f"{entry['name']:<16} {entry['description']}" for entry in found]
+    else:
+        raise SpecError(f"list {what}: expected corpora, tokenizers or datasets")
+    if as_json:
+        _print_json(found)
+    else:
+        _print_lines(lines or [f"no {what} here"])
+
+
+@app.command()
+def status(output: Annotated[Path, typer.Argument(help="Output folder.")] = Path("data"), as_json: JsonOption = False) -> None:
+    """Show the runs in an output folder: done, running, stopped. Reads files only; safe beside a run.
+
+    Example: dataprep status data
+    """
+    from dataprep.errors import SpecError
+    from dataprep.inspection import status as read_status
+
+    if not output.is_dir():
+        raise SpecError(f"no such folder: {output}; name the --output of a run")
+    found = read_status(output)
+    if as_json:
+        _print_json(found)
+        return
+    lines = [
+        f"{entry['corpus']}-{entry['tokenizer']}  {entry['state']}  {entry['units_done']:,} of {entry['units']:,} units"
+        f"{'  by ' + entry['holder'] if entry['holder'] else ''}{'  ' + entry['prefix'] if entry['prefix'] else ''}"
+        if "corpus" in entry
+        else f"{entry['work']}  {entry['state']}: {entry['detail']}"
+        for entry in found
+    ]
+    _print_lines(lines or [f"no runs in {output}"])
+
+
+@app.command()
+def verify(
+    context: typer.Context,
+    prefixes: Annotated[list[str], typer.Argument(metavar="PREFIX...", help="Paths without .bin and .idx.")],
+    level: Annotated[str, typer.Option("--level", help="index, tokens or source: how deep to look.")] = "tokens",
+    as_json: JsonOption = False,
+) -> None:
+    """Prove a .bin/.idx pair, by whomever written. Exit code 1 if anything is wrong.
+
+    Example: dataprep verify data/sample-sample-1a2b3c4d/sample_text_document --level source
+    """
+    from dataprep import progress
+    from dataprep.stages.tokenize import Progress
+    from dataprep.stages.verify import LEVELS, SpecError
+    from dataprep.stages.verify import verify as check
+
+    if level not in LEVELS:
+        raise SpecError(f"--level {level}: expected {', '.join(LEVELS)}")
+    reports = []
+    for prefix in prefixes:
+        with progress.watch(context.obj["quiet"]) as watcher:
+            size = _size(prefix)
+            if level != "index":
+                watcher.stage("verify", size)
+            reports.append(check(prefix, level, progress=lambda n, w=watcher: w(Progress(source_bytes=n))))  # type: ignore[misc]
+    if as_json:
+        _print_json([report.to_json() for report in reports])
+    else:
+        for report in reports:
+            typer.echo(
+                f"{'ok' if report.ok else 'BAD'}  {report.prefix}  {report.num_documents:,} documents  {report.num_tokens:,} tokens  "
+                f"{report.dtype}" + (f"  {report.num_sampled} re-encoded" if report.num_sampled else "")
+            )
+            for problem in report.problems:
+                typer.echo(f"    {problem.severity} {problem.code}: {problem.message}")
+    if not all(report.ok for report in reports):
+        raise typer.Exit(1)
+
+
+def _size(prefix: str) -> int:
+    path = Path(prefix)
+    path = path if path.suffix == ".bin" else path.with_name(f"{path.name.removesuffix('.idx')}.bin")
+    return path.stat().st_size if path.exists() else 0
+
+
+@app.command()
+def inspect(
+    prefix: Annotated[str, typer.Argument(help="Path without .bin and .idx.")],
+    document: Annotated[int | None, typer.Option("--document", "-d", help="Show this document, counted from 0.")] = None,
+    tokenizer: Annotated[str | None, typer.Option("--tokenizer", "-t", help="Decode with it; default: the manifest's.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look inside a dataset: counts, length quantiles, or one document decoded.
+
+    Example: dataprep inspect data/sample-sample-1a2b3c4d/sample_text_document --document 3
+    """
+    from dataprep import inspection
+
+    if document is not None:
+        value = inspection.document(prefix, document, tokenizer)
+        if as_json:
+            _print_json(value)
+        else:
+            source = value.get("source")
+            place = f"  {source['file']} record {source['first_row'] + 1}" if source and source["first_row"] == source["last_row"] else ""
+            _note(f"document {document}: {value['num_tokens']:,} tokens{place}")
+            typer.echo(value["text"])
+        return
+    value = inspection.inspect(prefix)
+    if as_json:
+        _print_json(value)
+        return
+    lengths = value["lengths"]
+    quantiles = "  ".join(f"{name} {number:,}" for name, number in lengths["quantiles"].items())
+    rows = {
+        "prefix": value["prefix"],
+        "documents": f"{value['num_documents']:,}",
+        "tokens": f"{value['num_tokens']:,} {value['dtype']}, {value['num_bytes']:,} bytes",
+        "lengths": f"min {lengths['min']:,}  {quantiles}  max {lengths['max']:,}  mean {lengths['mean']:,.1f}",
+    }
+    if "corpus" in value:
+        tokenizer_ = value["tokenizer"]
+        rows["made of"] = f"{value['corpus']} with {tokenizer_['name']} ({tokenizer_['type']}, EOD {tokenizer_['eod_text']})"
+    _table(rows)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False))
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(line)
+
+
+def _table(rows: dict[str, str]) -> None:
+    width = max(len(name) for name in rows)
+    _print_lines(f"{name:<{width}}  {text}" for name, text in rows.items())
+
+
+def _note(*lines: str) -> None:
+    for line in lines:
+        if line:
+            typer.echo(line, err=True)
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process; the only place that turns an exception into text."""
+    debug = "--debug" in sys.argv
+    try:
+        code = app(standalone_mode=False) or 0
+    except DataprepError as error:
+        if debug:
+            raise
+        _note(f"error: {error}")
+        code = error.exit_code
+    except UsageProblem as error:
+        error.show()  # type: ignore[attr-defined]
+        code = 2
+    except (KeyboardInterrupt, typer.Abort):
+        _note("interrupted; run the same command again to go on: finished units are kept")
+        code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.stdout.flush()
+    sys.exit(code)

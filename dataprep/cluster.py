@@ -1,0 +1,196 @@
+"""Map a function over units; the only file that knows Dask.
+
+No data lives in Dask: a task is a unit, its result nothing; what a unit made is on disk, and its manifest is the
+receipt. So a scheduler holds a window of small tasks, a lost worker costs the units in its hands, and a lost
+driver costs nothing that was finished.
+
+The local cluster is one process with a thread per worker: tasks travel without a socket, libraries and the
+reference are shared, and the engine releases the GIL. ``processes=True`` gives each worker a process instead. Dask's
+HTTP servers are bound to loopback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from dataprep.errors import Cancelled, ClusterError, DataprepError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ATTEMPTS = 3
+"""How often a unit may lose its worker before the run gives up."""
+
+
+class _Run:
+    """The driver's side of one `Cluster`, found by number from the threads of the same process."""
+
+    def __init__(self, sink: Callable[[Any], None] | None) -> None:
+        self.stop = threading.Event()
+        self.sink = sink
+        self._active = 0
+        self._idle = threading.Condition()
+
+    def __enter__(self) -> None:
+        with self._idle:
+            self._active += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with self._idle:
+            self._active -= 1
+            self._idle.notify_all()
+
+    def wait_until_idle(self) -> None:
+        """Return when no thread is inside a unit any more."""
+        with self._idle:
+            self._idle.wait_for(lambda: self._active == 0)
+
+
+_runs: dict[int, _Run] = {}
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """What a unit reports its progress to; where the driver is another process, it does nothing.
+
+    Calling it raises Cancelled once the run is being stopped.
+    """
+
+    number: int
+
+    def __call__(self, progress: Any) -> None:
+        run = _runs.get(self.number)
+        if run is None:
+            return
+        if run.stop.is_set():
+            raise Cancelled("stopped; run the same command again to go on: finished units are kept")
+        if run.sink is not None and progress is not None:
+            run.sink(progress)
+
+
+def _call(function: Callable[[Any, Reporter], None], item: Any, reporter: Reporter) -> DataprepError | None:
+    """Do one item. An error of ours travels as a value, so that Dask neither logs it nor tries again."""
+    with _runs.get(reporter.number) or contextlib.nullcontext():
+        try:
+            reporter(None)
+            function(item, reporter)
+        except DataprepError as error:
+            return error
+    return None
+
+
+class Cluster:
+    """A Dask cluster on this machine, for the length of a ``with`` block.
+
+    Args:
+        workers: units worked on at the same time.
+        processes: a process per worker instead of a thread.
+        sink: called with every progress report, from the worker's thread.
+    """
+
+    def __init__(self, workers: int, processes: bool = False, sink: Callable[[Any], None] | None = None) -> None:
+        self.workers = workers
+        self.processes = processes
+        self._reporter = Reporter(next(_numbers))
+        self._run = _runs[self._reporter.number] = _Run(sink)
+
+    def __enter__(self) -> Self:
+        import dask
+        from distributed import Client, LocalCluster
+
+        self._settings = dask.config.set(
+            {
+                # The nanny sets MALLOC_TRIM_THRESHOLD_, which turns glibc's dynamic mmap threshold off: 20 to 30 % of throughput.
+                "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 1, "MALLOC_TRIM_THRESHOLD_": None},
+                # No task data lives in Dask: nothing to spill, and a paused worker would wait for ever.
+                "distributed.worker.memory.target": False,
+                "distributed.worker.memory.spill": False,
+                "distributed.worker.memory.pause": False,
+                "distributed.worker.memory.terminate": False,
+                "distributed.scheduler.allowed-failures": ATTEMPTS - 1,
+                "distributed.admin.tick.limit": "60s",
+            }
+        )
+        self._cluster = LocalCluster(
+            n_workers=self.workers if self.processes else 1,
+            threads_per_worker=1 if self.processes else self.workers,
+            processes=self.processes,
+            memory_limit=0,
+            dashboard_address="127.0.0.1:0",
+            worker_dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+        )
+        self._client = Client(self._cluster)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._run.stop.set()
+        try:
+            self._run.wait_until_idle()
+            self._client.close()
+            self._cluster.close()
+        finally:
+            self._settings.__exit__(None, None, None)
+            del _runs[self._reporter.number]
+
+    def map(self, function: Callable[[T, Reporter], None], items: Iterable[T]) -> Iterator[T]:
+        """Call ``function(item, reporter)`` for every item; yields each item when it is done, in any order.
+
+        At most two tasks per worker are with the scheduler at any time. An item whose worker is lost goes to another.
+
+        Args:
+            function: picklable; must be free to run twice for the same item.
+            items: picklable.
+
+        Raises:
+            DataprepError: what the function raised.
+            ClusterError: an item lost its worker `ATTEMPTS` times, or the scheduler is gone.
+        """
+        from distributed import as_completed
+
+        todo = iter(items)
+        pending: dict[Any, T] = {}
+        queue = as_completed([])
+
+        def submit(items: Iterable[T]) -> None:
+            for item in items:
+                future = self._client.submit(_call, function, item, self._reporter, pure=False)
+                pending[future] = item
+                queue.add(future)
+
+        submit(itertools.islice(todo, 2 * self.workers))
+        while pending:
+            future = next(queue)
+            item = pending.pop(future)
+            error = self._result(future, item)
+            if error is not None:
+                raise error
+            submit(itertools.islice(todo, 1))
+            yield item
+
+    def _result(self, future: Any, item: Any) -> DataprepError | None:
+        from concurrent.futures import CancelledError
+
+        from distributed import KilledWorker
+
+        try:
+            result: DataprepError | None = future.result()
+        except KilledWorker as error:
+            raise ClusterError(
+                f"{item}: its worker died {ATTEMPTS} times, most likely out of memory; lower runtime.memory, "
+                "runtime.batch_bytes or runtime.workers and run the same command again: finished units are kept"
+            ) from error
+        except CancelledError as error:
+            raise ClusterError("the scheduler is gone; run the same command again: finished units are kept") from error
+        return result

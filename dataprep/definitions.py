@@ -1,0 +1,310 @@
+"""What a tokenizer is: its files, its special tokens, its BOS and EOD, found without opening an engine.
+
+    Definition  the files of one tokenizer, read once, and the ``tokenizer.json`` they amount to
+    identify    TokenizerSpec + place -> TokenizerIdentity: sha256 of the files, vocabulary size, BOS, EOD
+
+Nothing is guessed: a token that the tokenizer's own files do not name has to be named by the user.
+Encoding is in `encoders`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from dataprep.errors import SpecError
+from dataprep.specs import TokenizerIdentity, TokenizerSpec, TokenizerType
+
+SpecialText = Literal["encode", "plain", "reject"]
+
+FILES: dict[TokenizerType, tuple[str, ...]] = {
+    "HuggingFaceTokenizer": ("tokenizer.json",),
+    "Llama2Tokenizer": ("tokenizer.model",),
+    "GPT2BPETokenizer": ("vocab.json", "merges.txt"),
+}
+"""The files that hold a tokenizer of each type, in the order a folder is searched for them."""
+
+HINTS = ("tokenizer_config.json", "special_tokens_map.json")
+"""Files beside a ``tokenizer.json`` that name its BOS and EOS. Read for the names only: not part of the identity."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """The content of one tokenizer's files.
+
+    Attributes:
+        type: Megatron's name.
+        path: the file or folder it was read from.
+        contents: file name -> bytes.
+        names: what the files beside it call ``bos_token`` and ``eos_token``.
+    """
+
+    type: TokenizerType
+    path: Path
+    contents: dict[str, bytes]
+    names: dict[str, str]
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """A ``tokenizer.json`` as plain values; truncation and padding are off: they would cut documents in silence.
+
+        Raises:
+            SpecError: not a tokenizer, or one the engine's format cannot express.
+        """
+        try:
+            config = self._config()
+        except (ValueError, KeyError, TypeError) as error:
+            raise SpecError(f"{self.path} is not a {self.type}: {error}") from error
+        return {**config, "truncation": None, "padding": None}
+
+    def _config(self) -> dict[str, Any]:
+        import orjson
+
+        if self.type == "HuggingFaceTokenizer":
+            config = orjson.loads(self.contents["tokenizer.json"])
+            if not isinstance(config, dict) or "model" not in config:
+                raise ValueError("expected an object with the key 'model'")
+            return config
+        if self.type == "GPT2BPETokenizer":
+            return _gpt2_config(orjson.loads(self.contents["vocab.json"]), self.contents["merges.txt"].decode())
+        # Literal <s> and </s> stay text, as in SentencePiece: no added tokens. gigatoken's conversion sorts merges by
+        # (score, len(left), len(right)), which is what makes runs of spaces (score -1e9) come last; transformers 5 does not.
+        from gigatoken._load.sentencepiece import sentencepiece_to_tokenizer_json
+
+        return {**orjson.loads(sentencepiece_to_tokenizer_json(self.contents["tokenizer.model"])), "added_tokens": []}
+
+    @cached_property
+    def sentencepiece(self) -> Any:
+        """The SentencePiece processor of a ``tokenizer.model``.
+
+        Raises:
+            SpecError: the file is none.
+        """
+        import sentencepiece
+
+        try:
+            return sentencepiece.SentencePieceProcessor(model_proto=self.contents["tokenizer.model"])
+        except RuntimeError as error:
+            raise SpecError(f"{self.path} is not a SentencePiece model") from error
+
+    @cached_property
+    def specials(self) -> dict[str, int]:
+        """Special token's text -> id: what must not appear inside a document by accident."""
+        if self.type == "Llama2Tokenizer":
+            model = self.sentencepiece
+            return {
+                model.id_to_piece(i): i
+                for i in range(model.get_piece_size())
+                if model.is_control(i) or model.is_unknown(i)
+            }
+        return {t["content"]: t["id"] for t in self.config.get("added_tokens") or () if t.get("special")}
+
+    def encodes_specials(self, special_text: SpecialText) -> bool:
+        """Whether a literal special string inside a document becomes its special id."""
+        return special_text != "plain" and self.type != "Llama2Tokenizer"
+
+    def text(self, special_text: SpecialText) -> str:
+        """The ``tokenizer.json`` to open, under this policy for special strings."""
+        config = self.config
+        if special_text == "plain":
+            added = [token for token in config.get("added_tokens") or () if not token.get("special")]
+            config = {**config, "added_tokens": added}
+        return json.dumps(config, ensure_ascii=False)
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the largest id, added tokens included."""
+        if self.type == "Llama2Tokenizer":
+            return int(self.sentencepiece.get_piece_size())
+        vocab = self.config["model"].get("vocab")
+        largest = max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab or ()) - 1
+        return 1 + max([largest, *(token["id"] for token in self.config.get("added_tokens") or ())])
+
+    def token_id(self, text: str) -> int | None:
+        """The id of a token given by its text."""
+        if self.type == "Llama2Tokenizer":
+            found = int(self.sentencepiece.piece_to_id(text))
+            return found if self.sentencepiece.id_to_piece(found) == text else None
+        if text in self.specials:
+            return self.specials[text]
+        for token in self.config.get("added_tokens") or ():
+            if token["content"] == text:
+                return int(token["id"])
+        vocab = self.config["model"].get("vocab")
+        return vocab.get(text) if isinstance(vocab, dict) else None
+
+
+def _gpt2_config(vocab: dict[str, int], merges: str) -> dict[str, Any]:
+    """The ``tokenizer.json`` of a byte-level BPE in GPT-2's two files, as transformers' GPT2Tokenizer builds it."""
+    lines = merges.split("\n")
+    if lines and lines[0].startswith("#version"):
+        lines = lines[1:]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    end = "<|endoftext|>"
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {
+        "version": "1.0",
+        "added_tokens": [{"id": vocab[end], "content": end, **flags}] if end in vocab else [],
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": vocab,
+            "merges": [line for line in (line.rstrip("\r") for line in lines) if line],
+        },
+    }
+
+
+def define(type_: TokenizerType, path: Path) -> Definition:
+    """Read the files of a tokenizer.
+
+    Args:
+        type_: Megatron's name.
+        path: the folder that holds them, or one of them.
+
+    Raises:
+        SpecError: a file is missing or unreadable.
+    """
+    folder = path if path.is_dir() else path.parent
+    names = FILES[type_]
+    files = [path] if len(names) == 1 and not path.is_dir() else [folder / name for name in names]
+    hints: dict[str, str] = {}
+    try:
+        contents = {name: file.read_bytes() for name, file in zip(names, files, strict=True)}
+        for hint in HINTS:
+            if type_ == "HuggingFaceTokenizer" and (folder / hint).is_file():
+                hints = _named_tokens(json.loads((folder / hint).read_text(encoding="utf-8"))) | hints
+    except (OSError, ValueError) as error:
+        raise SpecError(f"cannot read the {type_} at {path}: {error}; it needs {' and '.join(names)}") from error
+    return Definition(type_, path, contents, hints)
+
+
+def _named_tokens(config: dict[str, Any]) -> dict[str, str]:
+    result = {}
+    for key in ("bos_token", "eos_token"):
+        value = config.get(key)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            result[key] = text
+    return result
+
+
+def identify(spec: TokenizerSpec, path: Path) -> TokenizerIdentity:
+    """Resolve a tokenizer: hash its files, find its size, its BOS and its EOD.
+
+    Args:
+        spec: what the user asked for.
+        path: where its files are.
+
+    Raises:
+        SpecError: not a tokenizer of this type, or the EOD it names does not exist.
+    """
+    definition = define(spec.type, path)
+    bos_text, eod_text = definition.names.get("bos_token"), spec.eod or definition.names.get("eos_token")
+    adds_bos = False
+    if spec.type == "Llama2Tokenizer":
+        # Meta's own code and Megatron-core up to 0.14 add BOS; core 0.15 and later do not.
+        model, adds_bos = definition.sentencepiece, True
+        bos_text = model.id_to_piece(model.bos_id()) if model.bos_id() >= 0 else None
+        eod_text = spec.eod or (model.id_to_piece(model.eos_id()) if model.eos_id() >= 0 else None)
+        adds_bos = bos_text is not None
+    elif spec.type == "GPT2BPETokenizer":
+        bos_text = "<|endoftext|>" if "<|endoftext|>" in definition.specials else None
+        eod_text = spec.eod or bos_text
+    else:
+        before, after = _added_around(definition.config.get("post_processor"))
+        if len(before) > 1 or any(text != eod_text for text in after):
+            raise SpecError(
+                f"{path}: this tokenizer puts {before + after} around a text; dataprep writes at most a BOS and an EOD"
+            )
+        if before:
+            adds_bos, bos_text = True, before[0]
+    ids = {text: definition.token_id(text) for text in (bos_text, eod_text) if text is not None}
+    for text, found in ids.items():
+        if found is None:
+            raise SpecError(f"{path}: the token {text!r} does not exist; {_choices(definition)}")
+    return TokenizerIdentity(
+        name=spec.name,
+        type=spec.type,
+        path=str(path),
+        files={name: hashlib.sha256(content).hexdigest() for name, content in sorted(definition.contents.items())},
+        vocab_size=definition.vocab_size,
+        bos_id=ids.get(bos_text) if bos_text is not None else None,
+        bos_text=bos_text,
+        eod_id=ids.get(eod_text) if eod_text is not None else None,
+        eod_text=eod_text,
+        adds_bos=adds_bos,
+    )
+
+
+def _added_around(processor: dict[str, Any] | None) -> tuple[list[str], list[str]]:
+    """What a post-processor puts before and after a single text."""
+    if not processor:
+        return [], []
+    if processor["type"] == "Sequence":
+        parts = [_added_around(part) for part in processor["processors"]]
+        return [t for before, _ in parts for t in before], [t for _, after in parts for t in after]
+    if processor["type"] == "TemplateProcessing":
+        pieces = [("SpecialToken" in piece, next(iter(piece.values()))["id"]) for piece in processor["single"]]
+        middle = next(i for i, (special, _) in enumerate(pieces) if not special)
+        return [t for _, t in pieces[:middle]], [t for special, t in pieces[middle:] if special]
+    if processor["type"] in ("BertProcessing", "RobertaProcessing"):
+        return [processor["cls"][0]], [processor["sep"][0]]
+    return [], []
+
+
+def _choices(definition: Definition) -> str:
+    names = list(definition.specials)
+    shown = ", ".join(repr(name) for name in names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    return f"name one with --set tokenizer.eod=TOKEN; its special tokens are: {shown or 'none'}"
+
+
+def missing_eod(identity: TokenizerIdentity) -> SpecError:
+    """The error for a tokenizer that does not say which token ends a document."""
+    definition = define(identity.type, Path(identity.path))
+    return SpecError(f"the tokenizer {identity.name} does not say which token ends a document; {_choices(definition)}, or write none with --set policy.eod=none")
+
+
+def load(identity: TokenizerIdentity) -> Definition:
+    """Read the files of a resolved tokenizer again.
+
+    Raises:
+        SpecError: they are not the same any more.
+    """
+    definition = define(identity.type, Path(identity.path))
+    for name, content in definition.contents.items():
+        if hashlib.sha256(content).hexdigest() != identity.files[name]:
+            raise SpecError(f"{identity.path}: {name} is not the file that the recipe names: its sha256 differs")
+    return definition
+
+
+def decode(definition: Definition, ids: list[int]) -> str:
+    """Ids back to text, special tokens shown as they are written."""
+    if definition.type != "Llama2Tokenizer":
+        import tokenizers
+
+        return str(tokenizers.Tokenizer.from_str(definition.text("encode")).decode(ids, skip_special_tokens=False))
+    model, specials = definition.sentencepiece, set(definition.specials.values())
+    parts: list[str] = []
+    run: list[int] = []
+    for i in [*ids, -1]:
+        if i in specials or i < 0:
+            parts += [model.decode(run)] if run else []
+            parts += [model.id_to_piece(i)] if i >= 0 else []
+            run = []
+        else:
+            run.append(i)
+    return "".join(parts)

@@ -1,0 +1,57 @@
+"""Every error that dataprep raises on purpose.
+
+    DataprepError           a message a person can act on: what, where, what to do next
+    |-- SpecError           a bad request: unknown name, bad YAML, bad option     exit code 2
+    |-- SourceError         an input that cannot be listed or read, or that changed
+    |-- EncodeError         ids that are not the reference's, or that do not fit
+    |-- FormatError         a .bin/.idx that does not parse: expected, found
+    |-- OutputError         the output folder refuses: full, read-only, damaged
+    |-- BusyError           another run holds the output
+    |-- ClusterError        work that was lost too often
+    `-- Cancelled           the run was told to stop; finished work stays
+
+All but SpecError are failed work: exit code 1. The command line is the only place that turns an
+exception into text. ``assert`` is for invariants; a user never has to read one.
+"""
+
+from __future__ import annotations
+
+
+class DataprepError(Exception):
+    """The root: its text says what went wrong, where, and what to do next."""
+
+    exit_code = 1
+
+
+class SpecError(DataprepError, ValueError):
+    """The request itself is wrong: nothing was started."""
+
+    exit_code = 2
+
+
+class SourceError(DataprepError):
+    """An input cannot be listed, opened or decoded, or it changed during the run."""
+
+
+class EncodeError(DataprepError):
+    """Engine and reference disagree, or an id does not fit the vocabulary or the dtype."""
+
+
+class FormatError(DataprepError, ValueError):
+    """A file is not the indexed pair it claims to be."""
+
+
+class OutputError(DataprepError):
+    """The output folder cannot take the result, or holds a damaged one."""
+
+
+class BusyError(DataprepError):
+    """Another run holds this output."""
+
+
+class ClusterError(DataprepError):
+    """A unit was lost with its worker more often than is reasonable."""
+
+
+class Cancelled(DataprepError):
+    """The run was asked to stop before it was done."""

@@ -1,0 +1,233 @@
+"""A look inside: counts, length quantiles, decoded documents, what lies in an output folder.
+
+Reads files only; safe beside a run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dataprep.definitions import decode as decode_ids
+from dataprep.definitions import define, load
+from dataprep.errors import FormatError, SpecError
+from dataprep.indexed import CHUNK, IndexedDataset
+from dataprep.manifest import DatasetManifest, Lengths, load_manifest
+from dataprep.storage import MARK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+QUANTILES = {"p01": 0.01, "p05": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99}
+
+
+def length_summary(pair: IndexedDataset) -> Lengths:
+    """Document lengths in tokens: exact quantiles by the nearest-rank rule, in memory bounded by the distinct lengths."""
+    values, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    for start in range(0, pair.num_documents, CHUNK):
+        lengths = pair.document_lengths(start, min(start + CHUNK, pair.num_documents))
+        more, times = np.unique(lengths, return_counts=True)
+        values, inverse = np.unique(np.concatenate([values, more]), return_inverse=True)
+        counts = np.bincount(inverse, np.concatenate([counts, times])).astype(np.int64)
+    if not len(values):
+        raise FormatError(f"{pair.prefix} holds no documents")
+    ends = np.cumsum(counts)
+    total = int(ends[-1])
+    ranks = {name: max(1, int(np.ceil(share * total))) for name, share in QUANTILES.items()}
+    return Lengths(
+        min=int(values[0]),
+        max=int(values[-1]),
+        mean=float((values * counts).sum() / total),
+        quantiles={name: int(values[np.searchsorted(ends, rank)]) for name, rank in ranks.items()},
+    )
+
+
+def inspect(prefix: str | Path) -> dict[str, Any]:
+    """Counts and lengths of a pair, and what its manifest says about it, as plain JSON values.
+
+    Raises:
+        FormatError: not a readable pair.
+    """
+    pair = open_pair(prefix)
+    manifest = manifest_of(pair.prefix)
+    result: dict[str, Any] = {
+        "prefix": str(pair.prefix),
+        "dtype": pair.dtype.name,
+        "num_sequences": len(pair),
+        "num_documents": pair.num_documents,
+        "num_tokens": pair.num_tokens,
+        "num_bytes": pair.tokens.nbytes,
+        "lengths": length_summary(pair).to_json(),
+    }
+    if manifest is not None:
+        tokenizer = manifest.recipe.tokenizer
+        result |= {
+            "corpus": manifest.recipe.corpus,
+            "tokenizer": {key: value for key, value in tokenizer.to_json().items() if key != "files"},
+            "policy": manifest.recipe.policy.to_json(),
+            "counts": manifest.counts.to_json(),
+            "created": manifest.created,
+        }
+    return result
+
+
+def open_pair(prefix: str | Path) -> IndexedDataset:
+    """Open a pair by its prefix, or by the name of one of its files.
+
+    Raises:
+        SpecError: nothing of that name.
+        FormatError: not a readable pair.
+    """
+    path = Path(prefix)
+    if path.suffix in (".bin", ".idx"):
+        path = path.with_suffix("")
+    if path.is_dir():
+        found = sorted(path.glob("*.idx"))
+        if len(found) != 1:
+            raise SpecError(f"{path} is a folder with {len(found)} indexed pairs; name one: {', '.join(str(p.with_suffix('')) for p in found[:5])}")
+        path = found[0].with_suffix("")
+    if not path.with_name(f"{path.name}.idx").exists():
+        raise SpecError(f"no such prefix: {path}.idx does not exist")
+    return IndexedDataset(path)
+
+
+def manifest_of(prefix: Path) -> DatasetManifest | None:
+    """The manifest beside a prefix, if there is one that names it."""
+    path = prefix.parent / "manifest.json"
+    if not path.exists():
+        return None
+    manifest = load_manifest(path)
+    return manifest if prefix.name in {entry.name for entry in manifest.prefixes} else None
+
+
+def document(prefix: str | Path, number: int, tokenizer: str | None = None) -> dict[str, Any]:
+    """One document: its ids, its text, and where it came from, as plain JSON values.
+
+    Args:
+        prefix: path without ``.bin``.
+        number: document number from 0.
+        tokenizer: a folder or file; None: the one the manifest names.
+
+    Raises:
+        SpecError: no such document, or no tokenizer to decode with.
+    """
+    pair = open_pair(prefix)
+    if not 0 <= number < pair.num_documents:
+        raise SpecError(f"document {number}: {pair.prefix} holds documents 0 to {pair.num_documents - 1}")
+    manifest = manifest_of(pair.prefix)
+    if tokenizer is not None:
+        from dataprep.catalog import find_tokenizer
+
+        spec, place = find_tokenizer(tokenizer, {})
+        definition = define(spec.type, place)
+    elif manifest is not None:
+        definition = load(manifest.recipe.tokenizer)
+    else:
+        raise SpecError(f"{pair.prefix} has no manifest that names its tokenizer; give one with --tokenizer")
+    ids = pair.document(number).tolist()
+    result: dict[str, Any] = {"document": number, "num_tokens": len(ids), "ids": ids, "text": decode_ids(definition, ids)}
+    span = next((s for s in manifest.provenance if 0 <= number - s.first_document < s.num_documents), None) if manifest else None
+    if manifest is not None and span is not None:
+        exact = span.num_documents == span.num_records
+        first = span.first_row + (number - span.first_document if exact else 0)
+        last = first if exact else span.first_row + span.num_records - 1
+        result["source"] = {"file": manifest.recipe.files[span.file].path, "first_row": first, "last_row": last}
+    return result
+
+
+def decode(prefix: str | Path, document: int, tokenizer: str | None = None) -> str:
+    """The text of one document; see `document`."""
+    return str(_document(prefix, document, tokenizer)["text"])
+
+
+_document = document
+
+
+def datasets(output: Path) -> list[dict[str, Any]]:
+    """The published datasets below an output folder, oldest first."""
+    found = []
+    for path in sorted(output.glob("*/manifest.json")):
+        if MARK in path.parent.name or path.parent.is_symlink():
+            continue
+        try:
+            manifest = load_manifest(path)
+        except FormatError:
+            continue
+        found.append(
+            {
+                "prefix": str(path.parent / manifest.prefixes[0].name),
+                "corpus": manifest.recipe.corpus,
+                "tokenizer": manifest.recipe.tokenizer.name,
+                "recipe_digest": manifest.recipe_digest,
+                "num_documents": manifest.counts.num_documents,
+                "num_tokens": manifest.counts.num_tokens,
+                "created": manifest.created,
+            }
+        )
+    return sorted(found, key=lambda entry: str(entry["created"]))
+
+
+def status(output: Path) -> list[dict[str, Any]]:
+    """The runs below an output folder: what is done, running, stopped; from files alone."""
+    return [_run_status(folder) for folder in _runs(output)]
+
+
+def _runs(output: Path) -> Iterator[Path]:
+    work = output / "work"
+    if work.is_dir():
+        yield from sorted(path for path in work.iterdir() if (path / "recipe.json").exists())
+
+
+def _run_status(work: Path) -> dict[str, Any]:
+    try:
+        recipe = json.loads((work / "recipe.json").read_text(encoding="utf-8"))
+        plan = json.loads((work / "plan.json").read_text(encoding="utf-8"))
+        events = (work / "events.jsonl").read_text(encoding="utf-8").splitlines() if (work / "events.jsonl").exists() else []
+    except (OSError, ValueError) as error:
+        return {"work": str(work), "state": "unreadable", "detail": str(error)}
+    last = _last_event(events)
+    units = len(plan["units"])
+    done = sum(1 for entry in os.scandir(work / "shards") if entry.name.endswith(".json")) if (work / "shards").is_dir() else 0
+    published = last.get("event") == "published"
+    holder = _holder(work / "lock")
+    return {
+        "work": str(work),
+        "corpus": recipe["corpus"],
+        "tokenizer": recipe["tokenizer"]["name"],
+        "recipe_digest": plan["digest"],
+        "state": "published" if published else "running" if holder else "stopped",
+        "units_done": units if published else done,
+        "units": units,
+        "holder": holder,
+        "last_event": last,
+        "prefix": last.get("prefix"),
+    }
+
+
+def _last_event(lines: list[str]) -> dict[str, Any]:
+    for line in reversed(lines):
+        try:
+            value: dict[str, Any] = json.loads(line)
+        except ValueError:
+            continue  # a line cut off by a crash
+        return value
+    return {}
+
+
+def _holder(lock: Path) -> str | None:
+    """Who holds a run's lock now, or None."""
+    try:
+        with lock.open(encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                record = json.loads(file.read() or "{}")
+                return f"process {record.get('pid')} on {record.get('host')} since {record.get('since')}"
+    except (OSError, ValueError):
+        return None
+    return None

@@ -1,0 +1,222 @@
+"""Units, and the manifests that prove units and datasets complete.
+
+    Slice            a part of one source file:   (file, start, stop)
+    Unit             consecutive slices -> one shard
+    UnitManifest     what became of them; written after the shard, its presence says "done"
+    DatasetManifest  what the dataset is, made of what, proved how; written last, its presence says "exists"
+
+Manifests are JSON with sorted keys. Positions of a slice are bytes for files that are read as a stream (all
+of the file for compressed ones), row groups for Parquet, record batches for Arrow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from dataprep.errors import FormatError
+from dataprep.specs import Model, Recipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = 1
+
+
+class Slice(Model):
+    """A part of one source file.
+
+    Attributes:
+        file: index into the recipe's files.
+        start, stop: positions, see the module.
+        num_bytes: bytes on disk to read for it; sums up to the work to do.
+    """
+
+    file: int
+    start: int
+    stop: int
+    num_bytes: int
+
+
+class Unit(Model):
+    """One piece of work; `key` names its files and changes with its content.
+
+    Attributes:
+        limit: at most this many records, counted over its slices; None: all.
+    """
+
+    index: int
+    slices: tuple[Slice, ...]
+    limit: int | None = None
+
+    @property
+    def key(self) -> str:
+        content = json.dumps([[s.file, s.start, s.stop] for s in self.slices] + [self.limit])
+        return f"{self.index:06d}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.num_bytes for part in self.slices)
+
+
+class Counts(Model):
+    """What became of the records that were read. Adds up; all but `rejects` and `specials` are plain sums.
+
+    Attributes:
+        num_records: records read: documents + empty ones dropped + rejected ones.
+        num_documents: documents written.
+        num_sequences: entries of the index: documents that hold at least one token.
+        num_tokens: tokens written, BOS and EOD among them.
+        num_text_bytes: UTF-8 bytes of the documents written.
+        num_empty: documents without text, dropped or kept.
+        num_audited: documents that the reference encoded as well.
+        rejects: reason -> records.
+        specials: special token's text -> how often it stood in a document.
+    """
+
+    num_records: int = 0
+    num_documents: int = 0
+    num_sequences: int = 0
+    num_tokens: int = 0
+    num_text_bytes: int = 0
+    num_empty: int = 0
+    num_audited: int = 0
+    rejects: dict[str, int] = Field(default_factory=dict)
+    specials: dict[str, int] = Field(default_factory=dict)
+
+    @property
+    def num_rejected(self) -> int:
+        return sum(self.rejects.values())
+
+    def __add__(self, other: Counts) -> Counts:
+        values: dict[str, Any] = {}
+        for name in type(self).model_fields:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if isinstance(mine, dict):
+                values[name] = {key: mine.get(key, 0) + theirs.get(key, 0) for key in sorted(mine | theirs)}
+            else:
+                values[name] = mine + theirs
+        return Counts.model_construct(**values)
+
+
+class SliceRows(Model):
+    """Provenance of one slice: which records it held and how many documents they became."""
+
+    file: int
+    start: int
+    stop: int
+    num_records: int
+    num_documents: int
+
+
+class PairFiles(Model):
+    """One indexed pair on disk: sizes in bytes, checksums as ``xxh3_128:<hex>``."""
+
+    bin_bytes: int
+    bin_checksum: str
+    idx_bytes: int
+    idx_checksum: str
+
+
+class UnitManifest(Model):
+    """The proof that a unit is done."""
+
+    schema_version: int = SCHEMA
+    unit: str
+    recipe_digest: str
+    dtype: Literal["uint16", "int32"]
+    counts: Counts
+    slices: tuple[SliceRows, ...]
+    files: PairFiles
+    engine: str
+    wall_seconds: float
+    cpu_seconds: float
+
+
+class Span(Model):
+    """A provenance run length: records [first_row, first_row + num_records) of a file became `num_documents`
+    consecutive documents of the dataset. `start` and `stop` are the slice's positions, to find it again."""
+
+    file: int
+    start: int
+    stop: int
+    first_row: int
+    num_records: int
+    first_document: int
+    num_documents: int
+
+
+class Lengths(Model):
+    """Document lengths in tokens; quantiles are exact, by the nearest-rank rule."""
+
+    min: int
+    max: int
+    mean: float
+    quantiles: dict[str, int]
+
+
+class Prefix(Model):
+    """One published indexed pair; `name` is relative to the manifest's folder, without ``.bin``."""
+
+    name: str
+    num_documents: int
+    num_sequences: int
+    num_tokens: int
+    dtype: Literal["uint16", "int32"]
+    files: PairFiles
+
+
+class EngineRecord(Model):
+    """Who encoded, who checked, and how much was compared."""
+
+    name: str
+    version: str
+    reference: str
+    reference_version: str
+    gate_documents: int
+    audit_rate: int
+    audited_documents: int
+
+
+class DatasetManifest(Model):
+    """The proof that a dataset exists, and all there is to know about it.
+
+    Attributes:
+        recipe: whole; its `files` carry the checksums of what was read.
+        provenance: run lengths, in the order of the documents.
+        verification: the report of the verify stage, as JSON.
+        peak_memory_bytes: largest resident size of the process that ran, 0 where it cannot be told.
+    """
+
+    schema_version: int = SCHEMA
+    dataprep_version: str
+    recipe_digest: str
+    recipe: Recipe
+    prefixes: tuple[Prefix, ...]
+    counts: Counts
+    lengths: Lengths
+    provenance: tuple[Span, ...]
+    engine: EngineRecord
+    verification: dict[str, Any]
+    created: str
+    wall_seconds: float
+    cpu_seconds: float
+    peak_memory_bytes: int
+
+
+def load_manifest(path: Path) -> DatasetManifest:
+    """Read a dataset's ``manifest.json``.
+
+    Raises:
+        FormatError: missing, not JSON, or written by a version this one does not know.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FormatError(f"cannot read the manifest {path}: {error}") from error
+    if value.get("schema_version") != SCHEMA:
+        raise FormatError(f"{path}: expected schema_version {SCHEMA}, found {value.get('schema_version')!r}; update dataprep")
+    return DatasetManifest.from_json(value, str(path))

@@ -1,0 +1,210 @@
+"""Parity: the engine's ids are the reference's, or the run stops.
+
+    gate     before the first unit: a fixed set of nasty strings and the first documents of the corpus
+    compare  during the run: the sampled documents of a batch (the audit)
+    recheck  after it, `verify --level source`: documents of the dataset, encoded again from the source files
+
+A difference is an EncodeError that names the document, the place and both answers.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dataprep import readers
+from dataprep.batches import TextBatch, TokenBatch
+from dataprep.definitions import load
+from dataprep.encoders import open_engine, open_reference
+from dataprep.errors import EncodeError, SourceError
+from dataprep.manifest import Slice
+from dataprep.policy import choose, finish
+from dataprep.sources import check_unchanged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from dataprep.definitions import Definition
+    from dataprep.encoders import Encoder
+    from dataprep.indexed import IndexedDataset
+    from dataprep.manifest import DatasetManifest, Span
+    from dataprep.specs import Recipe
+
+NASTY: tuple[str, ...] = (
+    "",
+    " ",
+    "  ",
+    "\n",
+    " \n ",
+    "\t\t x",
+    "\r",
+    "a\rb",
+    "a\r\nb\r\n",
+    "Hello  world",
+    "Hello   world    again     and      again",
+    "x" + " " * 100 + "y",
+    "\n\n\n\n \n\n",
+    "trailing   ",
+    "   leading",
+    "NUL\x00inside",
+    "\x01\x02\x7f\x80\x9f",
+    "\ufeffBOM",
+    "soft\u00adhyphen zero\u200bwidth \u200d\u200c",
+    "nbsp\u00a0thin\u2009ideographic\u3000space\u2028line\u2029par\u0085nel",
+    "e\u0301 a\u0308\u0323 \u1e69 s\u0323\u0307 \u0301\u0301\u0301",
+    "\u0915\u094d\u0937\u093f \u0e01\u0e33 \u0627\u0644\u0639\u0631\u0628\u064a\u0629",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467\u200d\U0001f466 \U0001f1e9\U0001f1ea \U0001f44d\U0001f3fd \u2764\ufe0f",
+    "\u65e5\u672c\u8a9e\u306e\u30c6\u30ad\u30b9\u30c8\u3001\ud55c\uad6d\uc5b4\u3001\u4e2d\u6587",
+    "\ufb01 \u00bd \u2167 \u212b \uff21\uff22\uff23 \u0132",
+    "\U000e0001\U000e007f \U0010ffff \ufffd \ufffe \ue000",
+    "don't I'LL we'Ve y'all'd've 's 'S 't",
+    "1 12 123 1234 12345678901234567890 3.14e-10 0x1F \u0664\u0665\u0666",
+    "camelCaseHTTPServer snake_case __init__ ->::=> !!!??? ~~~~ ======== --------",
+    "a" * 300,
+    "ab" * 200,
+    "\u00e9" * 150,
+    "<|endoftext|>",
+    "a<|endoftext|>b <|endoftext|> c",
+    "<s>start</s> and </s> <unk> <pad> [CLS] [SEP] <|begin_of_text|><|end_of_text|><|eot_id|><|im_start|>",
+    "< |endoftext| > <|endoftext| <0x0A> \u2581 \u2581x x\u2581",
+    "def f(x):\n\treturn {\n\t\t'a': [1, 2],\n\t}\n",
+)
+"""Strings that have told engines apart: whitespace runs, marks, joiners, special strings, long repeats."""
+
+GATE_BYTES = 1 << 17
+"""At most this much of the corpus goes through the gate: 30 ms of the reference."""
+
+
+def strings(texts: Sequence[str]) -> TextBatch:
+    """Python strings as a batch; for small sets only."""
+    data = [text.encode() for text in texts]
+    offsets = np.zeros(len(data) + 1, np.int64)
+    np.cumsum([len(item) for item in data], out=offsets[1:])
+    return TextBatch(np.frombuffer(b"".join(data), np.uint8), offsets, first_row=0, num_rows=len(data))
+
+
+def gate(engine: Encoder, reference: Encoder, first: TextBatch | None) -> int:
+    """Compare engine and reference on the nasty strings and on the first documents of the corpus.
+
+    Returns:
+        How many documents were compared.
+
+    Raises:
+        EncodeError: they differ; the message names the document.
+    """
+    nasty = strings(NASTY)
+    compare(engine.encode(nasty), nasty, engine, reference, lambda i: f"the built-in string {NASTY[i][:40]!r}")
+    if first is None or not len(first):
+        return len(nasty)
+    few = max(1, int(np.searchsorted(first.offsets - first.offsets[0], GATE_BYTES, side="right")) - 1)
+    keep = np.zeros(len(first), np.bool_)
+    keep[:few] = np.diff(first.offsets)[:few] <= GATE_BYTES
+    sample = first.select(keep)
+    rows = sample.row_numbers()
+    compare(engine.encode(sample), sample, engine, reference, lambda i: f"record {rows[i]} of the corpus")
+    return len(nasty) + len(sample)
+
+
+def compare(
+    found: TokenBatch, texts: TextBatch, engine: Encoder, reference: Encoder, name: Callable[[int], str]
+) -> None:
+    """Encode `texts` by the reference and hold `found`, the engine's answer, to it.
+
+    Args:
+        name: document number in the batch -> how to call it in the message.
+
+    Raises:
+        EncodeError: a document's ids differ.
+    """
+    expected = reference.encode(texts)
+    if np.array_equal(found.offsets, expected.offsets) and np.array_equal(found.ids, expected.ids):
+        return
+    for i in range(len(texts)):
+        mine = found.ids[found.offsets[i] : found.offsets[i + 1]]
+        right = expected.ids[expected.offsets[i] : expected.offsets[i + 1]]
+        if not np.array_equal(mine, right):
+            common = min(len(mine), len(right))
+            differs = np.flatnonzero(mine[:common] != right[:common])
+            at = int(differs[0]) if len(differs) else common
+            raise EncodeError(
+                f"{name(i)}: at token {at} {engine.name} {engine.version} says {mine[at : at + 5].tolist()}, "
+                f"the reference {reference.name} {reference.version} says {right[at : at + 5].tolist()}; nothing was "
+                "published. Run again with --set runtime.engine=reference, and report the document"
+            )
+
+
+SPANS = 10
+"""How many stretches of the source `recheck` reads: each is a unit's part of one file."""
+
+
+def recheck(pair: IndexedDataset, manifest: DatasetManifest, sample: int) -> int:
+    """Encode documents of a dataset again, by the reference, from the source files.
+
+    Args:
+        pair: the dataset.
+        manifest: its manifest; provenance leads back to the source.
+        sample: documents to compare, spread over at most `SPANS` stretches, the same ones every time.
+
+    Returns:
+        How many were compared.
+
+    Raises:
+        SourceError: a source file is gone or changed, or no longer holds the document.
+        EncodeError: the ids differ; the message names the document.
+    """
+    recipe = manifest.recipe
+    spans = [span for span in manifest.provenance if span.num_documents]
+    chosen = random.Random(0).sample(spans, min(SPANS, len(spans)))
+    definition = load(recipe.tokenizer)
+    reference = open_reference(definition, recipe.policy.special_text)
+    # The engine is only asked which records became documents; it answers 20 times faster.
+    engine = open_engine(definition, recipe.policy.special_text, "auto")
+    count = 0
+    for span in chosen:
+        check_unchanged(recipe.files[span.file])
+        each = -(-sample // len(chosen))
+        wanted = np.array(sorted(random.Random(span.first_document).sample(range(span.num_documents), min(each, span.num_documents))))
+        count += _recheck_span(pair, recipe, definition, span, wanted, engine, reference)
+    return count
+
+
+def _recheck_span(
+    pair: IndexedDataset,
+    recipe: Recipe,
+    definition: Definition,
+    span: Span,
+    wanted: np.ndarray[tuple[int], np.dtype[np.int64]],
+    engine: Encoder,
+    reference: Encoder,
+) -> int:
+    first = count = 0
+    for batch in _documents(recipe, definition, span, engine):
+        inside = wanted[(wanted >= first) & (wanted < first + len(batch))] - first
+        if len(inside):
+            keep = np.zeros(len(batch), np.bool_)
+            keep[inside] = True
+            again = finish(reference.encode(batch.select(keep)), recipe)
+            rows = batch.row_numbers()[keep] + span.first_row
+            for i, document in enumerate((inside + first + span.first_document).tolist()):
+                ids = again.ids[again.offsets[i] : again.offsets[i + 1]]
+                if not np.array_equal(ids, pair.document(document)):
+                    raise EncodeError(
+                        f"document {document} is not what {reference.name} makes of record {rows[i]} of {recipe.files[span.file].path}"
+                    )
+            count += len(inside)
+        first += len(batch)
+        if first > wanted[-1]:
+            return count
+    raise SourceError(f"{recipe.files[span.file].path} holds fewer documents than when the dataset was made")
+
+
+def _documents(recipe: Recipe, definition: Definition, span: Span, engine: Encoder) -> Iterator[TextBatch]:
+    """The batches of a span with the documents that were written, and no others."""
+    part = Slice(file=span.file, start=span.start, stop=span.stop, num_bytes=0)
+    for batch in readers.read(recipe.files[span.file], part, recipe.reader, 1 << 20):
+        if span.num_documents == span.num_records:
+            yield batch
+        else:
+            yield choose(batch, engine.encode(batch), recipe, definition)[0]

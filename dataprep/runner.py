@@ -1,0 +1,491 @@
+"""One run from request to published dataset: resolve, plan, skip what is done, map, collect, prove, publish.
+
+    resolve    corpus, tokenizer, policy -> Recipe, digest, Layout        nothing is written
+    plan       listing -> units; written once to plan.json, reused on resume
+    gate       the engine is held to the reference before any unit
+    map        tokenize.run over the units that are not done; shards are merged in plan order meanwhile
+    prove      verify reads back every byte of the merged pair
+    publish    manifest, rename, symlink
+
+Everything that survives a crash is a file that `Layout` names: what is done is asked of the disk, never remembered.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import resource
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import numpy as np
+
+import dataprep
+from dataprep import catalog
+from dataprep.cluster import Cluster
+from dataprep.definitions import identify, missing_eod
+from dataprep.errors import OutputError, SourceError, SpecError
+from dataprep.indexed import IndexedDataset, bin_path, idx_path
+from dataprep.inspection import length_summary
+from dataprep.manifest import DatasetManifest, EngineRecord, PairFiles, Prefix, Slice, Unit, load_manifest
+from dataprep.readers import cut
+from dataprep.sources import list_files, with_checksum
+from dataprep.specs import Recipe, Runtime, TokenPolicy, parse_settings
+from dataprep.stages import merge, publish, tokenize
+from dataprep.stages.verify import verify
+from dataprep.storage import Layout, append_line, checksum, hold, make_folder, sweep, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from dataprep.specs import SourceFile
+    from dataprep.stages.verify import Report
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A resolved request: what would be made, and where.
+
+    Attributes:
+        recipe: all that decides the bytes.
+        runtime: all that does not.
+        layout: every path.
+        digest: of the recipe.
+    """
+
+    recipe: Recipe
+    runtime: Runtime
+    layout: Layout
+    digest: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `run` returns.
+
+    Attributes:
+        prefix: path without ``.bin`` of the (first) indexed pair, absolute.
+        manifest: the dataset's manifest.
+        fresh: False where the dataset was there already and nothing was done.
+    """
+
+    prefix: str
+    manifest: DatasetManifest
+    fresh: bool
+
+
+class Watcher(Protocol):
+    """Who is told how a run gets on; calls come from several threads."""
+
+    def stage(self, name: str, total_bytes: int, done_bytes: int = 0) -> None:
+        """A stage begins: what there is to read, and how much of it an earlier run did."""
+
+    def __call__(self, progress: tokenize.Progress) -> None:
+        """A batch is done."""
+
+
+class Silent:
+    """A Watcher that says nothing."""
+
+    def stage(self, name: str, total_bytes: int, done_bytes: int = 0) -> None:
+        """Nothing."""
+
+    def __call__(self, progress: tokenize.Progress) -> None:
+        """Nothing."""
+
+
+def resolve(
+    corpus: str | Sequence[str],
+    tokenizer: str,
+    output: str | Path = "data",
+    workers: int | None = None,
+    limit: int | None = None,
+    settings: Sequence[str] = (),
+) -> Request:
+    """Turn what a user typed into a recipe, a runtime and a layout; touches nothing.
+
+    Args:
+        corpus: a shipped name, a YAML, or paths and globs.
+        tokenizer: a shipped name, a folder, a file, a YAML, or ``org/name`` on the hub.
+        output: folder the dataset goes into.
+        workers: units at the same time; default: the processors this process may use.
+        limit: at most this many documents.
+        settings: ``NAMESPACE.KEY=VALUE``, as for ``--set``.
+
+    Raises:
+        SpecError: something in it is wrong, unknown or without effect.
+        SourceError: a source file cannot be read.
+    """
+    given = parse_settings(list(settings))
+    if workers is not None:
+        given.setdefault("runtime", {})["workers"] = workers
+    runtime = Runtime.from_json(given.get("runtime", {}), "runtime settings")
+    policy = TokenPolicy.from_json(given.get("policy", {}), "policy settings")
+    if limit is not None and limit < 1:
+        raise SpecError(f"--limit {limit}: expected a number of documents, at least 1")
+    arguments = [corpus] if isinstance(corpus, str) else list(corpus)
+    found, folder = catalog.find_corpus(arguments, given)
+    spec, place = catalog.find_tokenizer(tokenizer, given.get("tokenizer", {}))
+    identity = identify(spec, place)
+    if policy.eod == "append" and identity.eod_id is None:
+        raise missing_eod(identity)
+    if policy.bos == "always" and identity.bos_id is None:
+        raise SpecError(f"policy.bos=always: the tokenizer {identity.name} has no BOS token; use auto or never")
+    listing = list_files(found.source, found.reader, folder)
+    recipe = Recipe(
+        corpus=found.name, reader=found.reader, files=listing, tokenizer=identity, policy=policy, limit=limit
+    )
+    return _unchanged_or_new(_request(recipe, runtime, Path(output)), Path(output))
+
+
+def _request(recipe: Recipe, runtime: Runtime, output: Path) -> Request:
+    assert recipe.dtype  # an impossible policy.dtype is a SpecError before anything is written
+    digest = recipe.digest
+    layout = Layout.of(Path(os.path.abspath(output)), recipe.corpus, recipe.tokenizer.name, digest)
+    return Request(recipe, runtime, layout, digest)
+
+
+def _unchanged_or_new(request: Request, output: Path) -> Request:
+    """Where a dataset of this recipe exists but a file has another mtime, look whether its content is another too.
+
+    A changed file gets its checksum into the listing, so that new content gets a new digest and a new path.
+    """
+    if not request.layout.manifest.exists():
+        return request
+    old = {file.name: file for file in load_manifest(request.layout.manifest).recipe.files}
+    files = list(request.recipe.files)
+    for i, file in enumerate(files):
+        before = old[file.name]
+        if file.mtime_ns != before.mtime_ns and with_checksum(file).checksum != before.checksum:
+            files[i] = with_checksum(file)
+    if files == list(request.recipe.files):
+        return request
+    return _request(request.recipe.model_copy(update={"files": tuple(files)}), request.runtime, output)
+
+
+def cut_units(recipe: Recipe, unit_bytes: int) -> list[Unit]:
+    """The units of a listing: large files in pieces, small neighbours together; a pure function of both arguments."""
+    units: list[Unit] = []
+    pending: list[Slice] = []
+    size = 0
+    for index, file in enumerate(recipe.files):
+        for part in cut(index, file, recipe.reader, unit_bytes):
+            if pending and size + part.num_bytes > unit_bytes:
+                units.append(Unit(index=len(units), slices=tuple(pending)))
+                pending, size = [], 0
+            pending.append(part)
+            size += part.num_bytes
+    if pending:
+        units.append(Unit(index=len(units), slices=tuple(pending)))
+    return units
+
+
+def load_plan(request: Request) -> list[Unit]:
+    """The plan on disk if it is of these very files, else a new one, written before it is used.
+
+    A plan of other files (an input changed while its run was interrupted) is dropped, and its shards with it.
+    """
+    layout = request.layout
+    seal = [[file.name, file.num_bytes, file.mtime_ns] for file in request.recipe.files]
+    try:
+        value = json.loads(layout.plan.read_text(encoding="utf-8"))
+        if value["seal"] == seal and value["digest"] == request.digest:
+            return [
+                Unit(index=i, slices=tuple(Slice(file=a, start=b, stop=c, num_bytes=d) for a, b, c, d in parts))
+                for i, parts in enumerate(value["units"])
+            ]
+        log.warning("the input changed since this run was interrupted: starting it anew")
+        publish.clear(layout)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    units = cut_units(request.recipe, request.runtime.unit_bytes)
+    parts = [[[s.file, s.start, s.stop, s.num_bytes] for s in unit.slices] for unit in units]
+    write_json(layout.recipe, request.recipe.to_json())
+    write_json(layout.plan, {"digest": request.digest, "seal": seal, "units": parts})
+    return units
+
+
+def plan(
+    corpus: str | Sequence[str],
+    tokenizer: str,
+    output: str | Path = "data",
+    workers: int | None = None,
+    limit: int | None = None,
+    settings: Sequence[str] = (),
+) -> dict[str, Any]:
+    """What `run` with the same arguments would do, as plain JSON values; touches nothing."""
+    request = resolve(corpus, tokenizer, output, workers, limit, settings)
+    recipe = request.recipe
+    units = cut_units(recipe, request.runtime.unit_bytes)
+    return {
+        "recipe_digest": request.digest,
+        "recipe": recipe.to_json(),
+        "runtime": request.runtime.to_json(),
+        "prefix": str(request.layout.prefix),
+        "exists": request.layout.manifest.exists(),
+        "dtype": recipe.dtype,
+        "bos": recipe.tokenizer.bos_text if recipe.writes_bos else None,
+        "eod": recipe.tokenizer.eod_text if recipe.policy.eod == "append" else None,
+        "num_files": len(recipe.files),
+        "num_bytes": sum(file.num_bytes for file in recipe.files),
+        "num_units": len(units),
+        "units": [
+            {"key": unit.key, "num_bytes": unit.num_bytes, "slices": [part.to_json() for part in unit.slices]}
+            for unit in units
+        ],
+    }
+
+
+def run(
+    corpus: str | Sequence[str],
+    tokenizer: str,
+    output: str | Path = "data",
+    workers: int | None = None,
+    limit: int | None = None,
+    settings: Sequence[str] = (),
+    watcher: Watcher | None = None,
+) -> Result:
+    """Make the dataset, or find it made.
+
+    Args:
+        corpus, tokenizer, output, workers, limit, settings: see `resolve`.
+        watcher: told about progress; None: silent.
+
+    Raises:
+        SpecError: the request is wrong; nothing was started.
+        DataprepError: the work failed; finished units are kept, and the same call goes on from there.
+    """
+    return execute(resolve(corpus, tokenizer, output, workers, limit, settings), watcher or Silent())
+
+
+def execute(request: Request, watcher: Watcher) -> Result:
+    """Carry out a resolved request."""
+    layout = request.layout
+    existing = find_existing(request)
+    if existing is not None:
+        return existing
+    make_folder(layout.work)
+    with hold(layout.lock):
+        existing = find_existing(request)
+        if existing is not None:
+            publish.clear(layout)
+            return existing
+        for folder in (layout.work, layout.shards, layout.rejects):
+            sweep(folder)
+        make_folder(layout.shards)
+        return _build(request, watcher)
+
+
+def find_existing(request: Request) -> Result | None:
+    """The dataset of this recipe, if it is there whole.
+
+    Raises:
+        OutputError: its manifest is there, but its files are not those it names.
+    """
+    layout = request.layout
+    if not layout.manifest.exists():
+        return None
+    manifest = load_manifest(layout.manifest)
+    for prefix in manifest.prefixes:
+        for path, size in (
+            (bin_path(layout.dataset / prefix.name), prefix.files.bin_bytes),
+            (idx_path(layout.dataset / prefix.name), prefix.files.idx_bytes),
+        ):
+            found = path.stat().st_size if path.exists() else None
+            if found != size:
+                state = "is missing" if found is None else f"has {found} bytes, expected {size}"
+                raise OutputError(
+                    f"{path} {state}; the dataset was damaged after it was published. Move it away to have it rebuilt: "
+                    f"mv {layout.dataset} {layout.dataset}.damaged"
+                )
+    return Result(str(layout.prefix), manifest, fresh=False)
+
+
+def _build(request: Request, watcher: Watcher) -> Result:
+    layout, recipe = request.layout, request.recipe
+    start, cpu = time.monotonic(), _cpu_seconds()
+    units = load_plan(request)
+    job = tokenize.Job(layout, request.digest, request.runtime)
+    gate = tokenize.gate(job, units[0])
+    _event(layout, "start", units=len(units), engine=gate.engine.name)
+    with merge.Merger(layout, recipe) as merger, _Hashing(recipe.files) as hashing:
+        for unit in _in_order(request, units, job, merger, watcher):
+            _collect(request, merger, unit)
+            _check_rejects(request, merger, sum(u.num_bytes for u in units))
+        if not merger.counts.num_sequences:
+            raise SourceError(f"the corpus {recipe.corpus} holds no document with text; nothing was published")
+        index = merger.finish()
+        prefix = layout.merged / layout.stem
+        watcher.stage("verify", merger.num_bytes)
+        report = verify(prefix, "tokens", merger.parts, lambda n: watcher(tokenize.Progress(source_bytes=n)))
+        if not report.ok:
+            raise OutputError(f"the merged files are not what was written: {report.problems[0].message}; run again")
+        manifest = DatasetManifest(
+            dataprep_version=dataprep.__version__,
+            recipe_digest=request.digest,
+            recipe=recipe.model_copy(update={"files": hashing.result()}),
+            prefixes=(_prefix(layout.stem, report, index),),
+            counts=merger.counts,
+            lengths=length_summary(IndexedDataset(prefix)),
+            provenance=tuple(merger.spans),
+            engine=EngineRecord(
+                name=gate.engine.name,
+                version=gate.engine.version,
+                reference=gate.reference.name,
+                reference_version=gate.reference.version,
+                gate_documents=gate.num_documents,
+                audit_rate=request.runtime.audit_rate,
+                audited_documents=merger.counts.num_audited,
+            ),
+            verification={**report.to_json(), "prefix": layout.stem},
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            wall_seconds=time.monotonic() - start,
+            cpu_seconds=_cpu_seconds() - cpu,
+            peak_memory_bytes=_peak_bytes(),
+        )
+        publish.run(layout, manifest)
+    _event(layout, "published", prefix=str(layout.prefix), **manifest.counts.to_json())
+    return Result(str(layout.prefix), manifest, fresh=True)
+
+
+def _prefix(name: str, report: Report, index: tuple[int, str]) -> Prefix:
+    assert report.bin_checksum is not None
+    files = PairFiles(
+        bin_bytes=report.num_tokens * np.dtype(report.dtype).itemsize,
+        bin_checksum=report.bin_checksum,
+        idx_bytes=index[0],
+        idx_checksum=index[1],
+    )
+    return Prefix(
+        name=name,
+        num_documents=report.num_documents,
+        num_sequences=report.num_sequences,
+        num_tokens=report.num_tokens,
+        dtype=report.dtype,
+        files=files,
+    )
+
+
+def _in_order(
+    request: Request, units: list[Unit], job: tokenize.Job, merger: merge.Merger, watcher: Watcher
+) -> Iterator[Unit]:
+    """Work the units that are not done; yields all in plan order, each as soon as it and all before it are done."""
+    layout, work = request.layout, functools.partial(tokenize.run, job)
+    done = {unit.key for unit in units if _is_whole(request, unit)} if request.recipe.limit is None else set()
+    if done:
+        log.info("resuming: %d of %d units are already done", len(done), len(units))
+    _event(layout, "resume", done=len(done), units=len(units))
+    total = sum(unit.num_bytes for unit in units)
+    watcher.stage("tokenize", total, sum(unit.num_bytes for unit in units if unit.key in done))
+    todo = [unit for unit in units if unit.key not in done]
+    position = 0
+    with Cluster(min(request.runtime.workers, max(1, len(todo))), request.runtime.processes, watcher) as cluster:
+        if request.recipe.limit is not None:
+            yield from _limited(request, units, work, merger, cluster)
+            return
+        for unit in cluster.map(work, todo):
+            done.add(unit.key)
+            _event(layout, "unit", unit=unit.key)
+            while position < len(units) and units[position].key in done:
+                yield units[position]
+                position += 1
+    yield from units[position:]
+
+
+def _limited(
+    request: Request, units: list[Unit], work: Callable[[Unit, Any], None], merger: merge.Merger, cluster: Cluster
+) -> Iterator[Unit]:
+    """One unit at a time, each told how many documents are still wanted: a limit is for a first look."""
+    assert request.recipe.limit is not None
+    for unit in units:
+        left = request.recipe.limit - merger.counts.num_documents
+        if left <= 0:
+            return
+        limited = unit.model_copy(update={"limit": left})
+        if not _is_whole(request, limited):
+            for _ in cluster.map(work, [limited]):
+                _event(request.layout, "unit", unit=limited.key)
+        yield limited
+
+
+def _is_whole(request: Request, unit: Unit) -> bool:
+    """Whether an earlier run finished this unit and its shard is still, byte for byte, what it wrote.
+
+    Shards are not synced to disk one by one, so after a power failure a manifest may stand beside a hollow shard.
+    """
+    manifest = tokenize.load_done(request.layout, unit.key, request.digest)
+    if manifest is None:
+        return False
+    shard = request.layout.shard(unit.key)
+    if (checksum(bin_path(shard)), checksum(idx_path(shard))) == (manifest.files.bin_checksum, manifest.files.idx_checksum):
+        return True
+    request.layout.unit_manifest(unit.key).unlink()
+    return False
+
+
+def _collect(request: Request, merger: merge.Merger, unit: Unit) -> None:
+    manifest = tokenize.load_done(request.layout, unit.key, request.digest)
+    if manifest is None:
+        raise OutputError(f"the shard {request.layout.shard(unit.key)} disappeared while the run went on; run again")
+    merger.append(manifest, unit.num_bytes)
+
+
+def _check_rejects(request: Request, merger: merge.Merger, total_bytes: int) -> None:
+    """Stop once more records are rejected than the whole corpus may have, by the records per byte seen so far."""
+    counts, share = merger.counts, request.runtime.max_rejects
+    expected = counts.num_records * (total_bytes / max(1, merger.source_bytes))
+    if request.recipe.limit is not None:
+        expected = counts.num_records
+    if counts.num_rejected <= share * expected:
+        return
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.rejects.items())
+    raise SourceError(
+        f"{counts.num_rejected:,} of {counts.num_records:,} records so far were rejected ({reasons}), more than "
+        f"runtime.max_rejects={share:g} allows. The first: {merger.first_reject}. All are kept in {request.layout.rejects}. Mend "
+        "the source, choose another field with --set reader.text=NAME, or allow more with --set runtime.max_rejects=SHARE"
+    )
+
+
+class _Hashing:
+    """Checksums of the source files, taken by a thread while the units are worked: it reads ahead of them."""
+
+    def __init__(self, files: Sequence[SourceFile]) -> None:
+        self._files = files
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(1, "hashing")
+
+    def __enter__(self) -> Self:
+        self._future = self._pool.submit(lambda: tuple(with_checksum(file, self._stop) for file in self._files))
+        return self
+
+    def result(self) -> tuple[SourceFile, ...]:
+        return self._future.result()
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._pool.shutdown()
+
+
+def _event(layout: Layout, event: str, **values: Any) -> None:
+    append_line(layout.events, {"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": event, **values})
+
+
+def _cpu_seconds() -> float:
+    """Processor time of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _peak_bytes() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,128 @@
+"""List the files of a corpus, and notice when they change.
+
+A listing is sorted by name, complete, and knows the size, mtime, format and container of every file.
+Names are paths below the folder all files share: moving a corpus changes nothing, renaming a file does.
+
+Not here: reading (`readers`). Fetching from hubs and over HTTP gets its functions here.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import sysconfig
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dataprep.errors import SourceError, SpecError
+from dataprep.readers import detect
+from dataprep.specs import SourceFile
+from dataprep.storage import checksum
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterable
+
+    from dataprep.specs import FilesSource, ReaderSpec
+
+GLOB = set("*?[")
+
+
+def list_files(source: FilesSource, reader: ReaderSpec, folder: Path) -> tuple[SourceFile, ...]:
+    """All files of a source, sorted by name.
+
+    Args:
+        source: paths and globs.
+        reader: decides how the content is read; see `readers.detect`.
+        folder: what relative paths start at.
+
+    Raises:
+        SpecError: a path or glob names nothing.
+        SourceError: a file cannot be opened, or its format cannot be told.
+    """
+    found: set[Path] = set()
+    for pattern in source.paths:
+        found.update(_match(pattern, folder))
+    root = _root(found)
+    named = sorted((path.relative_to(root).as_posix(), path) for path in found)
+    kept = [(name, path) for name, path in named if not any(fnmatch(name, pattern) for pattern in source.exclude)]
+    if not kept:
+        raise SpecError(f"no file is left of {', '.join(source.paths)} after exclude: {', '.join(source.exclude)}")
+    return tuple(_describe(name, path, reader) for name, path in kept)
+
+
+def _match(pattern: str, folder: Path) -> list[Path]:
+    try:
+        pattern = os.path.expanduser(pattern.format(**sysconfig.get_paths()) if "{" in pattern else pattern)
+    except (KeyError, IndexError, ValueError):
+        pass  # a literal brace in a file name
+    path = folder / pattern
+    if path.is_file():
+        return [_absolute(path)]
+    if path.is_dir():
+        inside = [p for p in path.rglob("*") if p.is_file() and not any(part.startswith(".") for part in p.parts[len(path.parts):])]
+        if not inside:
+            raise SpecError(f"the folder {path} holds no files")
+        return [_absolute(p) for p in inside]
+    if GLOB & set(pattern):
+        names = glob.glob(pattern, root_dir=folder, recursive=True)
+        files = [folder / name for name in names if (folder / name).is_file()]
+        if files:
+            return [_absolute(p) for p in files]
+        raise SpecError(f"no file matches {pattern!r} in {_absolute(folder)}; quote the pattern so that the shell leaves it alone")
+    raise SpecError(f"no such file or folder: {_absolute(path)}")
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(path))
+
+
+def _root(paths: Iterable[Path]) -> Path:
+    return Path(os.path.commonpath([path.parent for path in paths]))
+
+
+def _describe(name: str, path: Path, reader: ReaderSpec) -> SourceFile:
+    try:
+        stat = path.stat()
+        kind, compression = detect(path, reader)
+    except OSError as error:
+        raise SourceError(f"cannot read {path}: {error.strerror}") from error
+    return SourceFile(
+        name=name,
+        path=str(path),
+        num_bytes=stat.st_size,
+        mtime_ns=stat.st_mtime_ns,
+        format=kind,
+        compression=compression,
+    )
+
+
+def check_unchanged(file: SourceFile) -> None:
+    """Make sure that a file is still the one that was listed.
+
+    Raises:
+        SourceError: it is gone, or its size or mtime changed.
+    """
+    try:
+        stat = os.stat(file.path)
+    except OSError as error:
+        raise SourceError(f"{file.path} was listed and is gone: {error.strerror}; run again once it is back") from error
+    if (stat.st_size, stat.st_mtime_ns) != (file.num_bytes, file.mtime_ns):
+        raise SourceError(
+            f"{file.path} changed during the run: {file.num_bytes} bytes when listed, {stat.st_size} now; "
+            "run the same command again once nothing writes to it"
+        )
+
+
+def with_checksum(file: SourceFile, stop: threading.Event | None = None) -> SourceFile:
+    """The same file with the checksum of its content (xxh3_128), read once from start to end.
+
+    Raises:
+        SourceError: it cannot be read.
+        Cancelled: `stop` was set meanwhile.
+    """
+    try:
+        return file.model_copy(update={"checksum": checksum(Path(file.path), stop=stop)})
+    except OSError as error:
+        raise SourceError(f"cannot read {file.path}: {error.strerror}") from error

@@ -1,0 +1,48 @@
+"""Give a merged and verified dataset its name: the manifest first into the private folder, then one rename.
+
+A dataset exists if and only if its folder does, and the folder never exists without its manifest. New
+content always gets a new path (the folder's name holds the recipe digest): a training job may have the
+old files mapped, and Megatron keys its index caches by the path's text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from dataprep.errors import OutputError
+from dataprep.storage import explain, replace_link, sync_folder, write_json
+
+if TYPE_CHECKING:
+    from dataprep.manifest import DatasetManifest
+    from dataprep.storage import Layout
+
+
+def run(layout: Layout, manifest: DatasetManifest) -> None:
+    """Write ``manifest.json``, rename the folder into place, point the symlink at it, and remove the shards.
+
+    Raises:
+        OutputError: the file system refuses, or something else has taken the name.
+    """
+    write_json(layout.merged / layout.manifest.name, manifest.to_json())
+    with explain(layout.dataset, "publish"):
+        try:
+            os.rename(layout.merged, layout.dataset)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            raise OutputError(
+                f"{layout.dataset} exists but is no complete dataset; move it away and run the same command again"
+            ) from error
+        sync_folder(layout.output)
+    replace_link(layout.link, layout.dataset.name)
+    clear(layout)
+
+
+def clear(layout: Layout) -> None:
+    """Remove the shards of a published dataset; plan, recipe, events and rejects stay."""
+    with contextlib.suppress(FileNotFoundError), explain(layout.shards, "clear"):
+        for path in list(layout.shards.iterdir()):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,333 @@
+"""Unit -> shard: read, encode, apply the policy, write; then the manifest that says "done".
+
+    TextBatch -> engine -> uint32 ids -> audit -> empty and special documents out -> BOS, EOD, narrow -> shard
+
+One unit is worked by one thread with an encoder of its own. The shard's bytes are a function of recipe
+and unit alone, so that the same unit, done twice at once after a worker was lost, is merely waste.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dataprep import parity, readers
+from dataprep.definitions import load
+from dataprep.encoders import open_engine, open_reference
+from dataprep.indexed import IndexedWriter, bin_path, idx_path
+from dataprep.manifest import Counts, PairFiles, SliceRows, UnitManifest
+from dataprep.policy import choose, finish
+from dataprep.sources import check_unchanged
+from dataprep.specs import Recipe, Runtime
+from dataprep.storage import AtomicFile, Layout, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dataprep.batches import Reject, TextBatch, TokenBatch
+    from dataprep.definitions import Definition
+    from dataprep.encoders import Encoder
+    from dataprep.manifest import Unit
+    from dataprep.specs import TokenPolicy
+
+    Report = Callable[["Progress"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What one batch added: source bytes as they lie on disk, documents, tokens, bytes of text."""
+
+    source_bytes: int = 0
+    documents: int = 0
+    tokens: int = 0
+    text_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs beside the unit; small, because it travels with every task.
+
+    Attributes:
+        layout: where shards go and where ``recipe.json`` lies.
+        digest: of the recipe.
+        runtime: engine, batch size, audit rate, memory.
+    """
+
+    layout: Layout
+    digest: str
+    runtime: Runtime
+
+    @property
+    def recipe(self) -> Recipe:
+        return _recipe(self.layout.recipe, self.digest)
+
+    @property
+    def batch_bytes(self) -> int:
+        """Text per batch: what was asked for, or less so that the run stays within its memory."""
+        share = (self.runtime.memory - LIBRARIES_BYTES) / self.runtime.workers
+        return max(64 << 10, min(self.runtime.batch_bytes, int(share / BATCH_FACTOR)))
+
+
+LIBRARIES_BYTES = 160 << 20
+"""Resident size of a process that has imported everything and opened nothing."""
+
+BATCH_FACTOR = 20
+"""Memory of a worker per byte of batch: block, Arrow column, ids, output, and what malloc keeps of each."""
+
+
+@lru_cache(maxsize=4)
+def _recipe(path: Path, digest: str) -> Recipe:
+    recipe = Recipe.from_json(json.loads(path.read_text(encoding="utf-8")), str(path))
+    assert recipe.digest == digest
+    return recipe
+
+
+def run(job: Job, unit: Unit, report: Report) -> None:
+    """Make the shard of one unit, unless its manifest is there already.
+
+    Args:
+        job: the run it belongs to.
+        unit: what to read.
+        report: called after every batch; may raise to stop.
+
+    Raises:
+        SourceError: a file is corrupt, or changed.
+        EncodeError: engine and reference disagree, or an id does not fit.
+        OutputError: the file system refuses.
+    """
+    if job.layout.unit_manifest(unit.key).exists():
+        return
+    start, cpu = time.monotonic(), time.thread_time()
+    recipe = job.recipe
+    bench = _bench(job, recipe)
+    prefix = job.layout.shard(unit.key)
+    with (
+        IndexedWriter(prefix, recipe.dtype, durable=False) as writer,
+        AtomicFile(job.layout.unit_rejects(unit.key), durable=False) as rejects,
+    ):
+        work = _Work(recipe, bench, writer, rejects, unit.limit)
+        rows = []
+        for part in unit.slices:
+            file = recipe.files[part.file]
+            check_unchanged(file)
+            before = work.counts
+            for batch in readers.read(file, part, recipe.reader, job.batch_bytes):
+                report(work.add(batch))
+                if work.full:
+                    break
+            check_unchanged(file)
+            rows.append(
+                SliceRows(
+                    file=part.file,
+                    start=part.start,
+                    stop=part.stop,
+                    num_records=work.counts.num_records - before.num_records,
+                    num_documents=work.counts.num_documents - before.num_documents,
+                )
+            )
+            if work.full:
+                break
+        idx = writer.commit()
+        files = PairFiles(
+            bin_bytes=writer.bin.num_bytes,
+            bin_checksum=writer.bin.checksum,
+            idx_bytes=idx.num_bytes,
+            idx_checksum=idx.checksum,
+        )
+    manifest = UnitManifest(
+        unit=unit.key,
+        recipe_digest=job.digest,
+        dtype=recipe.dtype,
+        counts=work.counts,
+        slices=tuple(rows),
+        files=files,
+        engine=f"{bench.engine.name} {bench.engine.version}",
+        wall_seconds=time.monotonic() - start,
+        cpu_seconds=time.thread_time() - cpu,
+    )
+    write_json(job.layout.unit_manifest(unit.key), manifest.to_json(), durable=False)
+
+
+def load_done(layout: Layout, key: str, digest: str) -> UnitManifest | None:
+    """The manifest of a unit that is done, or None: not done, of another recipe, or its shard is not there whole."""
+    try:
+        value = json.loads(layout.unit_manifest(key).read_text(encoding="utf-8"))
+        manifest = UnitManifest.model_validate_json(json.dumps(value))
+        sizes = (bin_path(layout.shard(key)).stat().st_size, idx_path(layout.shard(key)).stat().st_size)
+    except (OSError, ValueError):
+        return None
+    whole = sizes == (manifest.files.bin_bytes, manifest.files.idx_bytes)
+    return manifest if whole and manifest.recipe_digest == digest and manifest.unit == key else None
+
+
+@dataclass
+class _Bench:
+    """What a thread keeps between units: the tokenizer, its engine and its reference."""
+
+    definition: Definition
+    engine: Encoder
+    reference: Encoder
+    runtime: Runtime
+    text_bytes: int = 0
+
+    def renew_engine(self, policy: TokenPolicy) -> None:
+        """Open the engine anew when the process has outgrown its memory: the engine's cache of words has no bound.
+
+        gigatoken 0.10.0 keeps every distinct word it meets (measured: 5 bytes per byte of random words). Not more often than
+        every 256 MiB of text, so that opening (0.1 to 0.7 s) stays below a tenth of the work.
+        """
+        if self.engine.name != "gigatoken" or self.text_bytes < 256 << 20:
+            return
+        if resident_bytes() > 0.8 * self.runtime.memory:
+            self.engine = open_engine(self.definition, policy.special_text, self.runtime.engine)
+            self.text_bytes = 0
+
+
+_threads = threading.local()
+_opening = threading.Lock()
+
+
+@lru_cache(maxsize=2)
+def _shared(digest: str, path: Path, special_text: Any) -> tuple[Definition, Encoder]:
+    """The files and the reference of a tokenizer, one per process; the references are thread-safe."""
+    definition = load(_recipe(path, digest).tokenizer)
+    return definition, open_reference(definition, special_text)
+
+
+def _bench(job: Job, recipe: Recipe) -> _Bench:
+    """The calling thread's bench for a recipe, made on first use."""
+    key = (job.digest, job.runtime.engine)
+    if getattr(_threads, "key", None) != key:
+        with _opening:
+            definition, reference = _shared(job.digest, job.layout.recipe, recipe.policy.special_text)
+        engine = open_engine(definition, recipe.policy.special_text, job.runtime.engine)
+        _threads.key, _threads.bench = key, _Bench(definition, engine, reference, job.runtime)
+    bench: _Bench = _threads.bench
+    return bench
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Who encodes, who defines the answer, and how many documents were compared before the first unit."""
+
+    engine: Encoder
+    reference: Encoder
+    num_documents: int
+
+
+def gate(job: Job, unit: Unit) -> Gate:
+    """Hold the engine to the reference on nasty strings and the first documents of a unit; see `parity.gate`.
+
+    Raises:
+        EncodeError: they differ.
+        SourceError: the unit cannot be read.
+    """
+    recipe = job.recipe
+    bench = _bench(job, recipe)
+    if bench.engine.name == bench.reference.name:
+        return Gate(bench.engine, bench.reference, 0)
+    batches = (
+        batch
+        for part in unit.slices
+        for batch in readers.read(recipe.files[part.file], part, recipe.reader, parity.GATE_BYTES)
+        if len(batch)
+    )
+    return Gate(bench.engine, bench.reference, parity.gate(bench.engine, bench.reference, next(batches, None)))
+
+
+def resident_bytes() -> int:
+    """Resident size of this process now; 0 where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+class _Work:
+    """One unit while it is worked: what has been written and counted so far."""
+
+    def __init__(self, recipe: Recipe, bench: _Bench, writer: IndexedWriter, rejects: AtomicFile, limit: int | None) -> None:
+        self.recipe, self.bench, self.writer, self.rejects, self.limit = recipe, bench, writer, rejects, limit
+        self.counts = Counts()
+        self._mark = self._save()
+
+    @property
+    def full(self) -> bool:
+        return self.limit is not None and self.counts.num_documents >= self.limit
+
+    def _save(self) -> tuple[Any, Any, Counts]:
+        return self.writer.mark(), self.rejects.mark(), self.counts
+
+    def add(self, batch: TextBatch) -> Progress:
+        """Encode one batch and write its documents."""
+        if batch.restart:
+            self._mark = self._save()
+        if batch.undo:
+            writer, rejects, self.counts = self._mark
+            self.writer.undo(writer)
+            self.rejects.undo(rejects)
+        self.bench.renew_engine(self.recipe.policy)
+        tokens = self.bench.engine.encode(batch)
+        self.bench.text_bytes += batch.num_text_bytes
+        audited = self._audit(batch, tokens)
+        left = None if self.limit is None else self.limit - self.counts.num_documents
+        batch, tokens, dropped = choose(batch, tokens, self.recipe, self.bench.definition, left)
+        finished = finish(tokens, self.recipe)
+        self.writer.append(finished)
+        self._keep(batch.rejects)
+        rejects: dict[str, int] = {}
+        for reject in batch.rejects:
+            rejects[reject.reason] = rejects.get(reject.reason, 0) + reject.count
+        added = Counts(
+            num_records=batch.num_rows,
+            num_documents=len(finished),
+            num_sequences=int(np.count_nonzero(finished.lengths)),
+            num_tokens=len(finished.ids),
+            num_text_bytes=batch.num_text_bytes,
+            num_empty=dropped.num_empty,
+            num_audited=audited,
+            rejects=rejects,
+            specials=dropped.specials,
+        )
+        self.counts = self.counts + added
+        return Progress(batch.num_source_bytes, added.num_documents, added.num_tokens, added.num_text_bytes)
+
+    def _audit(self, batch: TextBatch, tokens: TokenBatch) -> int:
+        """Encode one document in `audit_rate` by the reference too, the unit's first among them."""
+        rate = self.bench.runtime.audit_rate
+        if rate == 0 or not len(batch) or self.bench.engine.name == self.bench.reference.name:
+            return 0
+        keep = np.zeros(len(batch), np.bool_)
+        keep[-self.counts.num_records % rate :: rate] = True
+        if not keep.any():
+            return 0
+        sample, rows = batch.select(keep), batch.row_numbers()[keep]
+        parity.compare(
+            tokens.select(keep),
+            sample,
+            self.bench.engine,
+            self.bench.reference,
+            lambda i: f"{batch.file}, record {rows[i]} of unit {self.writer.prefix.name}, beginning {sample.document(i)[:60]!r}",
+        )
+        return len(sample)
+
+    def _keep(self, rejects: tuple[Reject, ...]) -> None:
+        for reject in rejects:
+            line = {
+                "file": reject.file,
+                "reason": reject.reason,
+                "row": reject.row,
+                "byte_offset": reject.offset,
+                "group": reject.group,
+                "count": reject.count,
+                "detail": reject.detail,
+                "record": reject.record.decode("utf-8", "backslashreplace"),
+            }
+            self.rejects.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
