@@ -61,9 +61,10 @@ def _options(
         typer.echo(dataprep.__version__)
         raise typer.Exit
     context.obj = {"debug": debug, "quiet": quiet}
-    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format="%(message)s", stream=sys.stderr)
-    for name in ("distributed", "asyncio", "tornado"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    logger = logging.getLogger("dataprep")
+    logger.setLevel(logging.WARNING if quiet else logging.INFO)
+    if not logger.handlers:
+        logger.addHandler(logging.StreamHandler())
 
 
 @app.command()

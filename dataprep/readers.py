@@ -241,13 +241,14 @@ def read(file: SourceFile, part: Slice, reader: ReaderSpec, batch_bytes: int) ->
     Raises:
         SourceError: unreadable, truncated or corrupt.
     """
-    left = part.num_bytes
+    left, row = part.num_bytes, 0
     readers = {"jsonl": _read_stream, "text": _read_stream, "parquet": _read_parquet, "arrow": _read_arrow}
     for batch in readers[file.format](file, part, reader, batch_bytes):
         left -= batch.num_source_bytes
+        row = batch.first_row + batch.num_rows
         yield replace(batch, file=file.name)
     if left:
-        yield replace(_batch([], 0, 0), file=file.name, num_source_bytes=left)
+        yield replace(_batch([], row, 0), file=file.name, num_source_bytes=left)
 
 
 def _batch(texts: list[bytes], row: int, num_rows: int, rows: list[int] | None = None) -> TextBatch:
@@ -657,7 +658,7 @@ def _read_group(
             raise SourceError(f"cannot read {values.file.path}: {error}") from error
         detail = _first_line(error)
         reject = Reject(values.file.name, "corrupt-row-group", first_row, group=group, count=num_rows, detail=detail)
-        yield replace(_rejected(reject), num_source_bytes=num_bytes - reported, undo=True)
+        yield replace(_rejected(reject), num_source_bytes=num_bytes - reported, restart=seen == 0, undo=True)
 
 
 def _group_batches(
@@ -684,10 +685,13 @@ def _read_arrow(file: SourceFile, part: Slice, reader: ReaderSpec, batch_bytes: 
     values = _Values(file, reader, batch_bytes)
     with _arrow(file, reader) as (opened, source):
         is_stream = isinstance(opened, pa.RecordBatchStreamReader)
-        groups = enumerate(opened) if is_stream else ((i, opened.get_batch(i)) for i in range(part.start, part.stop))
-        row = 0
-        for group, piece in groups:
-            yield from values.batches(piece.column(0), row, group)
+        pieces = opened if is_stream else map(opened.get_batch, range(part.start, part.stop))
+        row = reported = 0
+        for i, piece in enumerate(pieces):
+            position = source.tell() if is_stream else part.num_bytes * (i + 1) // (part.stop - part.start)
+            for batch in values.batches(piece.column(0), row, i if is_stream else part.start + i):
+                yield replace(batch, num_source_bytes=position - reported)
+                reported = position
             row += len(piece)
         if is_stream and not _is_complete(source):
             raise SourceError(f"{file.path}: expected an end-of-stream marker as the last 8 bytes; fetch it again")

@@ -173,8 +173,9 @@ def _unchanged_or_new(request: Request, output: Path) -> Request:
     return _request(request.recipe.model_copy(update={"files": tuple(files)}), request.runtime, output)
 
 
-def cut_units(recipe: Recipe, unit_bytes: int) -> list[Unit]:
-    """The units of a listing: large files in pieces, small neighbours together; a pure function of both arguments."""
+def cut_units(recipe: Recipe, runtime: Runtime) -> list[Unit]:
+    """The units of a listing: large files in pieces, small neighbours together."""
+    unit_bytes = runtime.unit_size(sum(file.num_bytes for file in recipe.files))
     units: list[Unit] = []
     pending: list[Slice] = []
     size = 0
@@ -208,7 +209,7 @@ def load_plan(request: Request) -> list[Unit]:
         publish.clear(layout)
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    units = cut_units(request.recipe, request.runtime.unit_bytes)
+    units = cut_units(request.recipe, request.runtime)
     parts = [[[s.file, s.start, s.stop, s.num_bytes] for s in unit.slices] for unit in units]
     write_json(layout.recipe, request.recipe.to_json())
     write_json(layout.plan, {"digest": request.digest, "seal": seal, "units": parts})
@@ -226,7 +227,7 @@ def plan(
     """What `run` with the same arguments would do, as plain JSON values; touches nothing."""
     request = resolve(corpus, tokenizer, output, workers, limit, settings)
     recipe = request.recipe
-    units = cut_units(recipe, request.runtime.unit_bytes)
+    units = cut_units(recipe, request.runtime)
     return {
         "recipe_digest": request.digest,
         "recipe": recipe.to_json(),

@@ -309,7 +309,8 @@ class Runtime(Model):
         workers: units worked on at the same time, one encoder each.
         memory: what the whole run may use. Batches and the engine's cache are cut to it.
         engine: ``auto`` = the fast one where it supports the tokenizer.
-        unit_bytes: source text per unit: what is redone after a crash, and the grain of parallelism.
+        unit_bytes: source per unit: what is redone after a crash, and the grain of parallelism. None: a sixteenth of a worker's
+            share, between 4 and 64 MiB.
         batch_bytes: text handed to the engine at once. 8 MiB stays in cache; 32 MiB measured slower and twice the memory.
         audit_rate: one document in this many is encoded by the reference as well; 0: none.
         max_rejects: share of the records that may be rejected before the run is called failed.
@@ -319,10 +320,17 @@ class Runtime(Model):
     workers: int = Field(default_factory=lambda: len(os.sched_getaffinity(0)), ge=1, le=1024)
     memory: ByteSize = Field(default=ByteSize(1536 * MIB), ge=256 * MIB)
     engine: Literal["auto", "gigatoken", "reference"] = "auto"
-    unit_bytes: ByteSize = Field(default=ByteSize(64 * MIB), ge=1)
+    unit_bytes: ByteSize | None = Field(default=None, ge=1)
     batch_bytes: ByteSize = Field(default=ByteSize(8 * MIB), ge=1024, le=256 * MIB)
     audit_rate: int = Field(default=2000, ge=0)
     max_rejects: float = Field(default=0.01, ge=0, le=1)
+
+
+    def unit_size(self, total_bytes: int) -> int:
+        """Source bytes per unit for a corpus of this size."""
+        if self.unit_bytes is not None:
+            return self.unit_bytes
+        return min(max(total_bytes // (16 * self.workers), 4 * MIB), 64 * MIB)
 
 
 def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
