@@ -196,16 +196,18 @@ def _even_slices(index: int, num_places: int, num_bytes: int, num_slices: int) -
 
 
 def _cut_parquet(index: int, file: SourceFile, reader: ReaderSpec, unit_bytes: int) -> list[Slice]:
-    slices = []
+    slices: list[Slice] = []
     with _parquet(file, reader) as (opened, column):
-        groups = [opened.metadata.row_group(i).column(column) for i in range(opened.metadata.num_row_groups)]
-        start = 0
-        for stop in range(1, len(groups) + 1):
-            text = sum(group.total_uncompressed_size for group in groups[start : stop + 1])
-            if stop == len(groups) or text > unit_bytes:
-                num_bytes = sum(group.total_compressed_size for group in groups[start:stop])
-                slices.append(Slice(file=index, start=start, stop=stop, num_bytes=num_bytes))
-                start = stop
+        start = text = on_disk = 0
+        for group in range(opened.metadata.num_row_groups):
+            chunk = opened.metadata.row_group(group).column(column)
+            if group > start and text + chunk.total_uncompressed_size > unit_bytes:
+                slices.append(Slice(file=index, start=start, stop=group, num_bytes=on_disk))
+                start, text, on_disk = group, 0, 0
+            text += chunk.total_uncompressed_size
+            on_disk += chunk.total_compressed_size
+        if start < opened.metadata.num_row_groups:
+            slices.append(Slice(file=index, start=start, stop=opened.metadata.num_row_groups, num_bytes=on_disk))
     return slices
 
 
@@ -442,8 +444,9 @@ class _Lines:
             return self._field(orjson.loads(line))
         except orjson.JSONDecodeError as error:
             problem = ("not-json", f"{error.msg}, at character {error.pos + 1}")
-        data = np.frombuffer(line.strip(BLANKS), np.uint8)
-        array = self.fast(data, np.array([0]), np.array([len(data)]))
+        # With its line end: Arrow splits a block behind the last CR or LF, which must not be inside the line.
+        data = np.frombuffer(line.strip(BLANKS) + b"\n", np.uint8)
+        array = self.fast(data, np.array([0]), np.array([len(data) - 1]))
         if array is not None:
             return _buffers(array)[0].tobytes()
         return _bad_byte(line) or self._lenient(line.decode(), problem)
@@ -466,7 +469,7 @@ class _Lines:
         if not isinstance(value, dict):
             return "not-an-object", f"expected an object, found {_json_type(value)}"
         if name not in value:
-            return "missing-text", f"no field {name!r}; there are: {', '.join(list(value)[:20])}"
+            return "missing-text", f"no field {name!r}; there are: {', '.join(key[:40] for key in list(value)[:20])}"
         text = value[name]
         if text is None:
             return "null-text", f"{name!r} is null"
@@ -654,11 +657,18 @@ def _read_group(
         if seen != num_rows:
             raise pa.ArrowInvalid(f"expected {num_rows} rows, found {seen}")
     except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno:  # the disk's fault, not the content's: read again later
+        if not _is_about_content(error):
             raise SourceError(f"cannot read {values.file.path}: {error}") from error
         detail = _first_line(error)
         reject = Reject(values.file.name, "corrupt-row-group", first_row, group=group, count=num_rows, detail=detail)
         yield replace(_rejected(reject), num_source_bytes=num_bytes - reported, restart=seen == 0, undo=True)
+
+
+def _is_about_content(error: BaseException) -> bool:
+    """False where it is the disk's, the memory's or a signal's fault: the same bytes may be read well next time."""
+    if isinstance(error, (MemoryError, pa.ArrowCancelled)):
+        return False
+    return not (isinstance(error, OSError) and error.errno)
 
 
 def _group_batches(

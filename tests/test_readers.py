@@ -82,7 +82,7 @@ def _write(folder: Path, content: bytes, name: str = "a.jsonl") -> Path:
 
 LINES: list[tuple[bytes, bytes | str | None]] = [
     (b'{"text": "plain"}', b"plain"),
-    (b'{"text": "a\\u0000b \\ud83d\\ude00 \\n\\" \xe2\x80\xa8"}', "a\0b \U0001f600 \n\" \u2028".encode()),
+    (b'{"text": "a\\u0000b \\ud83d\\ude00 \\n\\" \xe2\x80\xa8"}', 'a\0b \U0001f600 \n" \u2028'.encode()),
     (b'{"text": ""}', b""),
     (b'{"te\\u0078t": "escaped key"}', b"escaped key"),
     (b'  {"text": "spaces around"} \t', b"spaces around"),
@@ -97,6 +97,9 @@ LINES: list[tuple[bytes, bytes | str | None]] = [
     (b'{"text": 1, "text": "last"}', b"last"),
     (b'{"text": "first", "text": "last", "x": NaN}', b"last"),
     (b'{"text": "a", "x": ' + b"[" * 2000 + b"]" * 2000 + b"}", b"a"),
+    (b'{"text": "a",\r"x": ' + b"[" * 2000 + b"]" * 2000 + b"}", b"a"),
+    (b'{"text":\r"a", "x": NaN}', b"a"),
+    (b'{"text": "a"}\r{"text": "b"}', "not-json"),
     (b"", None),
     (b" \t", None),
     (b"   ", None),
@@ -187,7 +190,7 @@ def _slowly(self: Any, block: Any, row: int) -> Any:
 @example([((b'{"text": "a"}', b"a"), b"\n")] * 3, 16, 1, True, True)
 def test_fast_is_slow_is_cut_is_expected(tmp_path_factory, records, batch_bytes, unit_bytes, bom, ends):
     content, documents, rejects = _assemble(records, bom, ends)
-    if not content:
+    if not content or (content.startswith(BOM) and not bom):  # an empty file, or a mark where it means another thing
         return
     path = _write(tmp_path_factory.getbasetemp(), content, "mixed.jsonl")
     reader = ReaderSpec(format="jsonl")
@@ -350,10 +353,10 @@ def test_refuses_what_is_not_there(tmp_path: Path):
 
 def test_settings_without_effect_are_errors(tmp_path: Path):
     lines, text = _write(tmp_path, b"{}"), _write(tmp_path, b"words", "a.txt")
-    with pytest.raises(SpecError, match="reader.separator has no effect"):
+    with pytest.raises(SpecError, match=r"reader\.separator has no effect"):
         readers.detect(lines, ReaderSpec(separator="\n"))
     for spec in (ReaderSpec(text="text"), ReaderSpec(text="content")):
-        with pytest.raises(SpecError, match="reader.text names a field"):
+        with pytest.raises(SpecError, match=r"reader\.text names a field"):
             readers.detect(text, spec)
     assert readers.detect(text, ReaderSpec(separator="\n")) == ("text", "none")
 
@@ -363,7 +366,13 @@ def test_settings_without_effect_are_errors(tmp_path: Path):
 
 def test_a_file_is_one_document(tmp_path: Path):
     reader = ReaderSpec(format="text")
-    for content, text in ((b"a\n\nb\n", b"a\n\nb\n"), (b"", b""), (BOM, b""), (BOM + b"x", b"x"), (b'{"text": 1}',) * 2):
+    for content, text in (
+        (b"a\n\nb\n", b"a\n\nb\n"),
+        (b"", b""),
+        (BOM, b""),
+        (BOM + b"x", b"x"),
+        (b'{"text": 1}',) * 2,
+    ):
         for batch_bytes in (16, 1 << 20):
             path = _write(tmp_path, content, "a.txt")
             assert _read(path, reader, batch_bytes, unit_bytes=1) == ({0: text}, [], 1)
@@ -380,7 +389,9 @@ def test_a_file_that_is_one_bad_document(tmp_path: Path):
 
 
 @given(
-    st.lists(st.sampled_from([b"", b"a", b"\xc3\xa4", b"\xff", b"\xe2\x82", b"long" * 9, b"\n"]), min_size=1, max_size=12),
+    st.lists(
+        st.sampled_from([b"", b"a", b"\xc3\xa4", b"\xff", b"\xe2\x82", b"long" * 9, b"\n"]), min_size=1, max_size=12
+    ),
     st.sampled_from(["\n", "\n\n", "<|>", "\u20ac", "aba"]),
     st.sampled_from([16, 40, 1 << 20]),
     st.integers(1, 90),
@@ -508,17 +519,20 @@ def test_nested_columns_of_the_same_name(tmp_path: Path, container: str):
 def test_parquet_slices_are_runs_of_row_groups(tmp_path: Path):
     path = tmp_path / "a.parquet"
     texts = [f"{i} " * 500 for i in range(10)]
-    pq.write_table(pa.table({"n": range(10), "text": texts}), path, row_group_size=2, compression="none", use_dictionary=False)
+    pq.write_table(
+        pa.table({"n": range(10), "text": texts}), path, row_group_size=2, compression="none", use_dictionary=False
+    )
     reader = ReaderSpec()
     file = _file(path, reader)
     assert readers.detect(path, reader) == ("parquet", "none")
-    slices = readers.cut(0, file, reader, 4500)
-    assert [(s.start, s.stop) for s in slices] == [(0, 2), (2, 4), (4, 5)]
     metadata = pq.read_metadata(path)
     sizes = [metadata.row_group(i).column(1).total_compressed_size for i in range(5)]
+    unit_bytes = sum(sizes[:2])
+    slices = readers.cut(0, file, reader, unit_bytes)
+    assert [(s.start, s.stop) for s in slices] == [(0, 2), (2, 4), (4, 5)]
     assert [s.num_bytes for s in slices] == [sum(sizes[:2]), sum(sizes[2:4]), sizes[4]]
     assert [len(readers.cut(0, file, reader, size)) for size in (1, 10**9)] == [5, 1]
-    assert list(_read(path, unit_bytes=4500, batch_bytes=1024)[0].values()) == [t.encode() for t in texts]
+    assert list(_read(path, unit_bytes=unit_bytes, batch_bytes=1024)[0].values()) == [t.encode() for t in texts]
 
 
 def _corrupt_group(path: Path, group: int) -> None:
@@ -551,11 +565,14 @@ def test_a_corrupt_row_group_is_taken_back(tmp_path: Path, compression: str):
     assert (False, False) in flags[: flags.index((False, True))]
 
 
-def test_a_failing_disk_is_no_corrupt_row_group(tmp_path: Path):
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), pa.ArrowMemoryError("malloc of size 1 failed")])
+def test_a_failing_machine_is_no_corrupt_row_group(tmp_path: Path, error: Exception):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["a"]}), path)
-    error = OSError(5, "Input/output error")
-    with mock.patch.object(readers, "_group_batches", side_effect=error), pytest.raises(SourceError, match="Input/output"):
+    with (
+        mock.patch.object(readers, "_group_batches", side_effect=error),
+        pytest.raises(SourceError, match="cannot read"),
+    ):
         _read(path)
 
 
@@ -563,7 +580,7 @@ def test_a_parquet_file_without_its_end(tmp_path: Path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["a"]}), path)
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(SourceError, match="cannot read .* as parquet"):
+    with pytest.raises(SourceError, match=r"cannot read .* as parquet"):
         _read(path)
 
 
