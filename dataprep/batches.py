@@ -31,7 +31,7 @@ class Reject:
     Attributes:
         file: name of the source file, as in the listing.
         reason: a stable word: ``not-json``, ``not-an-object``, ``missing-text``, ``null-text``,
-            ``text-not-a-string``, ``invalid-utf8``, ``too-long``, ``corrupt-row-group``, ``special-text``.
+            ``text-not-a-string``, ``invalid-utf8``, ``lone-surrogate``, ``too-long``, ``corrupt-row-group``, ``special-text``.
         row: 0-based record number within the slice that was read; the runner adds the slice's first row.
         offset: byte offset of the record in the (decompressed) file, or -1 where a file has rows only.
         group: parquet row group or Arrow record batch, or -1.

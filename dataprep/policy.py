@@ -95,6 +95,8 @@ def find_specials(
 def _specials_by_id(tokens: TokenBatch, specials: dict[str, int]) -> tuple[Mask, dict[str, int]]:
     holds = np.zeros(len(tokens), np.bool_)
     wanted = np.array(sorted(specials.values()), np.uint32)
+    if not len(tokens.ids) or tokens.ids.max() < wanted[0]:
+        return holds, {}  # the usual case: special ids are the largest of the vocabulary, and none occurs
     # One subtraction and one comparison per id: special ids mostly lie together. uint32 wraps below the lowest.
     hits = np.flatnonzero((tokens.ids - wanted[0]) <= wanted[-1] - wanted[0])
     hits = hits[np.isin(tokens.ids[hits], wanted)]

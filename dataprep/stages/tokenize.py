@@ -20,7 +20,7 @@ import numpy as np
 
 from dataprep import parity, readers
 from dataprep.definitions import load
-from dataprep.encoders import open_engine, open_reference
+from dataprep.encoders import Bench
 from dataprep.indexed import IndexedWriter, bin_path, idx_path
 from dataprep.manifest import Counts, PairFiles, SliceRows, UnitManifest
 from dataprep.policy import choose, finish
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from dataprep.definitions import Definition
     from dataprep.encoders import Encoder
     from dataprep.manifest import Unit
-    from dataprep.specs import TokenPolicy
 
     Report = Callable[["Progress"], None]
 
@@ -109,10 +108,11 @@ def run(job: Job, unit: Unit, report: Report) -> None:
     bench = _bench(job, recipe)
     prefix = job.layout.shard(unit.key)
     with (
+        bench.engine() as engine,
         IndexedWriter(prefix, recipe.dtype, durable=False) as writer,
         AtomicFile(job.layout.unit_rejects(unit.key), durable=False) as rejects,
     ):
-        work = _Work(recipe, bench, writer, rejects, unit.limit)
+        work = _Work(job, bench, engine, writer, rejects, unit.limit)
         rows = []
         for part in unit.slices:
             file = recipe.files[part.file]
@@ -148,7 +148,7 @@ def run(job: Job, unit: Unit, report: Report) -> None:
         counts=work.counts,
         slices=tuple(rows),
         files=files,
-        engine=f"{bench.engine.name} {bench.engine.version}",
+        engine=f"{engine.name} {engine.version}",
         wall_seconds=time.monotonic() - start,
         cpu_seconds=time.thread_time() - cpu,
     )
@@ -167,50 +167,19 @@ def load_done(layout: Layout, key: str, digest: str) -> UnitManifest | None:
     return manifest if whole and manifest.recipe_digest == digest and manifest.unit == key else None
 
 
-@dataclass
-class _Bench:
-    """What a thread keeps between units: the tokenizer, its engine and its reference."""
-
-    definition: Definition
-    engine: Encoder
-    reference: Encoder
-    runtime: Runtime
-    text_bytes: int = 0
-
-    def renew_engine(self, policy: TokenPolicy) -> None:
-        """Open the engine anew when the process has outgrown its memory: the engine's cache of words has no bound.
-
-        gigatoken 0.10.0 keeps every distinct word it meets (measured: 5 bytes per byte of random words). Not more often than
-        every 256 MiB of text, so that opening (0.1 to 0.7 s) stays below a tenth of the work.
-        """
-        if self.engine.name != "gigatoken" or self.text_bytes < 256 << 20:
-            return
-        if resident_bytes() > 0.8 * self.runtime.memory:
-            self.engine = open_engine(self.definition, policy.special_text, self.runtime.engine)
-            self.text_bytes = 0
-
-
-_threads = threading.local()
+_benches: dict[tuple[str, str], Bench] = {}
 _opening = threading.Lock()
 
 
-@lru_cache(maxsize=2)
-def _shared(digest: str, path: Path, special_text: Any) -> tuple[Definition, Encoder]:
-    """The files and the reference of a tokenizer, one per process; the references are thread-safe."""
-    definition = load(_recipe(path, digest).tokenizer)
-    return definition, open_reference(definition, special_text)
-
-
-def _bench(job: Job, recipe: Recipe) -> _Bench:
-    """The calling thread's bench for a recipe, made on first use."""
+def _bench(job: Job, recipe: Recipe) -> Bench:
+    """The process's bench for a recipe, made on first use; that of another recipe is let go."""
     key = (job.digest, job.runtime.engine)
-    if getattr(_threads, "key", None) != key:
-        with _opening:
-            definition, reference = _shared(job.digest, job.layout.recipe, recipe.policy.special_text)
-        engine = open_engine(definition, recipe.policy.special_text, job.runtime.engine)
-        _threads.key, _threads.bench = key, _Bench(definition, engine, reference, job.runtime)
-    bench: _Bench = _threads.bench
-    return bench
+    with _opening:
+        if key not in _benches:
+            _benches.clear()
+            definition = load(recipe.tokenizer)
+            _benches[key] = Bench(definition, recipe.policy.special_text, job.runtime.engine, job.runtime.memory)
+        return _benches[key]
 
 
 @dataclass(frozen=True)
@@ -231,30 +200,27 @@ def gate(job: Job, unit: Unit) -> Gate:
     """
     recipe = job.recipe
     bench = _bench(job, recipe)
-    if bench.engine.name == bench.reference.name:
-        return Gate(bench.engine, bench.reference, 0)
-    batches = (
-        batch
-        for part in unit.slices
-        for batch in readers.read(recipe.files[part.file], part, recipe.reader, parity.GATE_BYTES)
-        if len(batch)
-    )
-    return Gate(bench.engine, bench.reference, parity.gate(bench.engine, bench.reference, next(batches, None)))
-
-
-def resident_bytes() -> int:
-    """Resident size of this process now; 0 where the system does not tell."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-    except (OSError, IndexError, ValueError):
-        return 0
+    with bench.engine() as engine:
+        if engine.name == bench.reference.name:
+            return Gate(engine, bench.reference, 0)
+        batches = (
+            batch
+            for part in unit.slices
+            for batch in readers.read(recipe.files[part.file], part, recipe.reader, parity.GATE_BYTES)
+            if len(batch)
+        )
+        return Gate(engine, bench.reference, parity.gate(engine, bench.reference, next(batches, None)))
 
 
 class _Work:
     """One unit while it is worked: what has been written and counted so far."""
 
-    def __init__(self, recipe: Recipe, bench: _Bench, writer: IndexedWriter, rejects: AtomicFile, limit: int | None) -> None:
-        self.recipe, self.bench, self.writer, self.rejects, self.limit = recipe, bench, writer, rejects, limit
+    def __init__(
+        self, job: Job, bench: Bench, engine: Encoder, writer: IndexedWriter, rejects: AtomicFile, limit: int | None
+    ) -> None:
+        self.recipe, self.runtime, self.definition = job.recipe, job.runtime, bench.definition
+        self.engine, self.reference = engine, bench.reference
+        self.writer, self.rejects, self.limit = writer, rejects, limit
         self.counts = Counts()
         self._mark = self._save()
 
@@ -273,18 +239,16 @@ class _Work:
             writer, rejects, self.counts = self._mark
             self.writer.undo(writer)
             self.rejects.undo(rejects)
-        self.bench.renew_engine(self.recipe.policy)
-        tokens = self.bench.engine.encode(batch)
-        self.bench.text_bytes += batch.num_text_bytes
+        tokens = self.engine.encode(batch)
         audited = self._audit(batch, tokens)
         left = None if self.limit is None else self.limit - self.counts.num_documents
-        batch, tokens, dropped = choose(batch, tokens, self.recipe, self.bench.definition, left)
+        batch, tokens, dropped = choose(batch, tokens, self.recipe, self.definition, left)
         finished = finish(tokens, self.recipe)
         self.writer.append(finished)
         self._keep(batch.rejects)
-        rejects: dict[str, int] = {}
+        reasons: dict[str, int] = {}
         for reject in batch.rejects:
-            rejects[reject.reason] = rejects.get(reject.reason, 0) + reject.count
+            reasons[reject.reason] = reasons.get(reject.reason, 0) + reject.count
         added = Counts(
             num_records=batch.num_rows,
             num_documents=len(finished),
@@ -293,7 +257,7 @@ class _Work:
             num_text_bytes=batch.num_text_bytes,
             num_empty=dropped.num_empty,
             num_audited=audited,
-            rejects=rejects,
+            rejects=reasons,
             specials=dropped.specials,
         )
         self.counts = self.counts + added
@@ -301,8 +265,8 @@ class _Work:
 
     def _audit(self, batch: TextBatch, tokens: TokenBatch) -> int:
         """Encode one document in `audit_rate` by the reference too, the unit's first among them."""
-        rate = self.bench.runtime.audit_rate
-        if rate == 0 or not len(batch) or self.bench.engine.name == self.bench.reference.name:
+        rate = self.runtime.audit_rate
+        if rate == 0 or not len(batch) or self.engine.name == self.reference.name:
             return 0
         keep = np.zeros(len(batch), np.bool_)
         keep[-self.counts.num_records % rate :: rate] = True
@@ -312,8 +276,8 @@ class _Work:
         parity.compare(
             tokens.select(keep),
             sample,
-            self.bench.engine,
-            self.bench.reference,
+            self.engine,
+            self.reference,
             lambda i: f"{batch.file}, record {rows[i]} of unit {self.writer.prefix.name}, beginning {sample.document(i)[:60]!r}",
         )
         return len(sample)
