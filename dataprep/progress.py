@@ -1,6 +1,6 @@
-"""Progress on stderr: one tqdm bar on a terminal, one plain line every few seconds elsewhere.
+"""Progress on stderr: a tqdm bar on a terminal, one plain line every few seconds elsewhere.
 
-Implements `runner.Watcher`. Calls come from the workers' threads.
+Both are a `runner.Watcher`; calls come from the workers' threads.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import contextlib
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dataprep.runner import Silent
 
@@ -23,62 +23,99 @@ LINE_SECONDS = 5.0
 """How often a plain line is written where stderr is no terminal."""
 
 
-class Bar:
-    """Shows one stage at a time: share of the source read, documents, tokens, MB/s of text, time left."""
+class Meter:
+    """Counts one stage at a time; `show` is what a subclass does with the counts."""
 
     def __init__(self) -> None:
-        from tqdm import tqdm
-
-        self._tqdm = tqdm
-        self._terminal = sys.stderr.isatty()
         self._lock = threading.Lock()
-        self._bar: tqdm[None] | None = None
-        self._documents = self._tokens = self._text_bytes = 0
-        self._start = time.monotonic()
+        self._begin("", 0, 0)
+
+    def _begin(self, name: str, total_bytes: int, done_bytes: int) -> None:
+        self.name, self.total, self.done, self.skipped = name, total_bytes, done_bytes, done_bytes
+        self.documents = self.tokens = self.text_bytes = 0
+        self.start = time.monotonic()
 
     def stage(self, name: str, total_bytes: int, done_bytes: int = 0) -> None:
         with self._lock:
-            self._close()
-            self._documents = self._tokens = self._text_bytes = 0
-            self._start = time.monotonic()
-            self._bar = self._tqdm(
-                desc=name,
-                total=total_bytes,
-                initial=done_bytes,
-                unit="B",
-                unit_scale=True,
-                file=sys.stderr,
-                mininterval=0.2 if self._terminal else LINE_SECONDS,
-                leave=False,
-                delay=0 if self._terminal else LINE_SECONDS,
-                dynamic_ncols=self._terminal,
-                ascii=not self._terminal,
-                bar_format=None if self._terminal else _LINE,
-            )
+            self.close()
+            self._begin(name, total_bytes, done_bytes)
+            self.open()
 
     def __call__(self, progress: Progress) -> None:
         with self._lock:
-            if self._bar is None:
-                return
-            self._documents += progress.documents
-            self._tokens += progress.tokens
-            self._text_bytes += progress.text_bytes
-            if self._tokens:
-                rate = self._text_bytes / 1e6 / max(1e-3, time.monotonic() - self._start)
-                self._bar.set_postfix_str(f"{self._documents:,} documents, {self._tokens:,} tokens, {rate:.0f} MB/s", refresh=False)
-            self._bar.update(progress.source_bytes)
+            self.done += progress.source_bytes
+            self.documents += progress.documents
+            self.tokens += progress.tokens
+            self.text_bytes += progress.text_bytes
+            self.show(progress.source_bytes)
 
-    def _close(self) -> None:
+    @property
+    def counts(self) -> str:
+        """Documents, tokens and MB/s of text so far; empty where a stage has none."""
+        if not self.tokens:
+            return ""
+        rate = self.text_bytes / 1e6 / max(1e-3, time.monotonic() - self.start)
+        return f"{self.documents:,} documents, {self.tokens:,} tokens, {rate:,.0f} MB/s"
+
+    def open(self) -> None:
+        """A stage begins."""
+
+    def show(self, source_bytes: int) -> None:
+        """A batch was counted."""
+
+    def close(self) -> None:
+        """The stage is over."""
+
+
+class Bar(Meter):
+    """A tqdm bar."""
+
+    _bar: Any = None
+
+    def open(self) -> None:
+        from tqdm import tqdm
+
+        self._bar = tqdm(
+            desc=self.name,
+            total=self.total,
+            initial=self.done,
+            unit="B",
+            unit_scale=True,
+            file=sys.stderr,
+            mininterval=0.2,
+            leave=False,
+            dynamic_ncols=True,
+        )
+
+    def show(self, source_bytes: int) -> None:
+        if self._bar is not None:
+            self._bar.set_postfix_str(self.counts, refresh=False)
+            self._bar.update(source_bytes)
+
+    def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
 
-    def close(self) -> None:
-        with self._lock:
-            self._close()
 
+class Lines(Meter):
+    """A line every `LINE_SECONDS`, for logs."""
 
-_LINE = "{desc}: {percentage:3.0f} % of {total_fmt}B, {elapsed} gone, {remaining} left{postfix}\n"
+    _next = 0.0
+
+    def open(self) -> None:
+        self._next = self.start + LINE_SECONDS
+
+    def show(self, source_bytes: int) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + LINE_SECONDS
+        passed = now - self.start
+        share = min(1.0, self.done / max(1, self.total))
+        left = (self.total - self.done) * passed / max(1, self.done - self.skipped)
+        counts = f", {self.counts}" if self.counts else ""
+        print(f"{self.name}: {share:.0%}, {passed:.0f} s, about {max(0, left):.0f} s left{counts}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -87,33 +124,41 @@ def watch(quiet: bool) -> Iterator[Watcher]:
     if quiet:
         yield Silent()
         return
-    bar = Bar()
+    meter = Bar() if sys.stderr.isatty() else Lines()
     try:
-        yield bar
+        yield meter
     finally:
-        bar.close()
+        meter.close()
 
 
 def summary(result: Result) -> list[str]:
     """What a person wants to know after a run, in a few lines."""
     manifest, counts = result.manifest, result.manifest.counts
     tokenizer, recipe = manifest.recipe.tokenizer, manifest.recipe
+    bos = f"{tokenizer.bos_text} " if recipe.writes_bos else ""
+    eod = f" {tokenizer.eod_text}" if recipe.policy.eod == "append" else ""
     lines = [
-        f"{counts.num_documents:,} documents, {counts.num_tokens:,} tokens ({recipe.dtype}) from {counts.num_text_bytes / 1e6:,.1f} MB of text",
-        f"each document: {tokenizer.bos_text + ' ' if recipe.writes_bos else ''}text"
-        f"{' ' + str(tokenizer.eod_text) if recipe.policy.eod == 'append' else ''}",
+        f"{counts.num_documents:,} documents, {counts.num_tokens:,} tokens ({recipe.dtype}) "
+        f"from {counts.num_text_bytes / 1e6:,.1f} MB of text",
+        f"each document: {bos}text{eod}",
     ]
     if counts.num_empty:
-        lines.append(f"{counts.num_empty:,} empty documents {'dropped' if recipe.policy.empty == 'drop' else 'kept as boundaries'}")
+        fate = "dropped" if recipe.policy.empty == "drop" else "kept"
+        lines.append(f"{counts.num_empty:,} empty documents {fate}")
     if counts.num_rejected:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.rejects.items())
-        lines.append(f"{counts.num_rejected:,} records rejected ({reasons})")
+        lines.append(f"{counts.num_rejected:,} records rejected ({reasons}), kept in {result.rejects}")
     if counts.specials:
-        texts = ", ".join(f"{text} {count:,}" for text, count in sorted(counts.specials.items(), key=lambda i: -i[1])[:5])
-        lines.append(f"warning: special strings stood in documents ({texts}); policy.special_text={recipe.policy.special_text}")
-    audited = f"{manifest.engine.gate_documents + counts.num_audited:,} documents encoded by {manifest.engine.reference} as well: equal"
-    lines.append(f"verified: every token read back; {audited}" if counts.num_audited else "verified: every token read back")
+        often = sorted(counts.specials.items(), key=lambda item: -item[1])[:5]
+        texts = ", ".join(f"{text} {count:,}" for text, count in often)
+        lines.append(
+            f"warning: special strings stood in documents ({texts}); policy.special_text={recipe.policy.special_text}"
+        )
+    compared = manifest.engine.gate_documents + manifest.engine.audited_documents
+    audit = f"; {compared:,} texts encoded by {manifest.engine.reference} as well: equal" if compared else ""
+    lines.append(f"verified: every token read back{audit}")
     if result.fresh:
         rate = counts.num_text_bytes / 1e6 / max(manifest.wall_seconds, 1e-3)
-        lines.append(f"{manifest.wall_seconds:.1f} s, {rate:,.0f} MB/s, {manifest.peak_memory_bytes / 1e6:,.0f} MB of memory at most")
+        memory = manifest.peak_memory_bytes / 1e6
+        lines.append(f"{manifest.wall_seconds:.1f} s, {rate:,.0f} MB/s, {memory:,.0f} MB of memory at most")
     return lines

@@ -76,11 +76,13 @@ class Result:
     Attributes:
         prefix: path without ``.bin`` of the (first) indexed pair, absolute.
         manifest: the dataset's manifest.
+        rejects: folder that keeps the rejected records.
         fresh: False where the dataset was there already and nothing was done.
     """
 
     prefix: str
     manifest: DatasetManifest
+    rejects: str
     fresh: bool
 
 
@@ -291,10 +293,15 @@ def find_existing(request: Request) -> Result | None:
     """The dataset of this recipe, if it is there whole.
 
     Raises:
-        OutputError: its manifest is there, but its files are not those it names.
+        OutputError: its folder is there, but not with the files that its manifest names.
     """
     layout = request.layout
     if not layout.manifest.exists():
+        if layout.dataset.exists():
+            raise OutputError(
+                f"{layout.dataset} exists without a manifest.json: not a dataset, or a damaged one. Move it away and run again: "
+                f"mv {layout.dataset} {layout.dataset}.damaged"
+            )
         return None
     manifest = load_manifest(layout.manifest)
     for prefix in manifest.prefixes:
@@ -309,7 +316,7 @@ def find_existing(request: Request) -> Result | None:
                     f"{path} {state}; the dataset was damaged after it was published. Move it away to have it rebuilt: "
                     f"mv {layout.dataset} {layout.dataset}.damaged"
                 )
-    return Result(str(layout.prefix), manifest, fresh=False)
+    return Result(str(layout.prefix), manifest, str(layout.rejects), fresh=False)
 
 
 def _build(request: Request, watcher: Watcher) -> Result:
@@ -356,7 +363,7 @@ def _build(request: Request, watcher: Watcher) -> Result:
         )
         publish.run(layout, manifest)
     _event(layout, "published", prefix=str(layout.prefix), **manifest.counts.to_json())
-    return Result(str(layout.prefix), manifest, fresh=True)
+    return Result(str(layout.prefix), manifest, str(layout.rejects), fresh=True)
 
 
 def _prefix(name: str, report: Report, index: tuple[int, str]) -> Prefix:

@@ -84,21 +84,21 @@ class Merger:
                 os.fdatasync(self._writer.bin.fd)
 
     def _move_rejects(self, unit: UnitManifest) -> None:
-        """Rewrite a unit's rejects with row numbers that count from the start of the file."""
+        """Rewrite a unit's rejects with record numbers that count from the start of the file."""
         if not unit.counts.num_rejected:
             return
-        first = dict(self._rows)
-        names = {file.name: index for index, file in enumerate(self._recipe.files)}
-        starts: dict[int, int] = {}
+        firsts = []
+        rows = dict(self._rows)
         for part in unit.slices:
-            starts.setdefault(part.file, first.get(part.file, 0))
+            firsts.append(rows.get(part.file, 0))
+            rows[part.file] = firsts[-1] + part.num_records
         with (
             self._layout.unit_rejects(unit.unit).open(encoding="utf-8") as lines,
             AtomicFile(self._layout.rejects / f"{unit.unit}.jsonl", durable=False) as file,
         ):
             for line in lines:
                 value: dict[str, Any] = json.loads(line)
-                value["row"] += starts.get(names[value["file"]], 0)
+                value["row"] += firsts[value.pop("part")]
                 self.first_reject = self.first_reject or _describe(value)
                 file.write(json.dumps(value, ensure_ascii=False).encode() + b"\n")
 

@@ -114,7 +114,7 @@ def run(job: Job, unit: Unit, report: Report) -> None:
     ):
         work = _Work(job, bench, engine, writer, rejects, unit.limit)
         rows = []
-        for part in unit.slices:
+        for work.part, part in enumerate(unit.slices):
             file = recipe.files[part.file]
             check_unchanged(file)
             before = work.counts
@@ -221,6 +221,7 @@ class _Work:
         self.recipe, self.runtime, self.definition = job.recipe, job.runtime, bench.definition
         self.engine, self.reference = engine, bench.reference
         self.writer, self.rejects, self.limit = writer, rejects, limit
+        self.part = 0
         self.counts = Counts()
         self._mark = self._save()
 
@@ -285,6 +286,7 @@ class _Work:
     def _keep(self, rejects: tuple[Reject, ...]) -> None:
         for reject in rejects:
             line = {
+                "part": self.part,
                 "file": reject.file,
                 "reason": reject.reason,
                 "row": reject.row,
