@@ -151,7 +151,7 @@ _document = document
 def datasets(output: Path) -> list[dict[str, Any]]:
     """The published datasets below an output folder, oldest first."""
     found = []
-    for path in sorted(output.glob("*/manifest.json")):
+    for path in sorted(Path(os.path.abspath(output)).glob("*/manifest.json")):
         if MARK in path.parent.name or path.parent.is_symlink():
             continue
         try:

@@ -7,9 +7,16 @@ skip without it.
 
 from __future__ import annotations
 
+import io
 import ipaddress
+import json
 import os
+import random
+import re
 import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -93,3 +100,240 @@ def no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     for name in ("connect", "connect_ex", "bind"):
         monkeypatch.setattr(socket.socket, name, guarded(name), raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A tokenizer on disk, and what its own library says: no class of ours stands between.
+
+    Attributes:
+        type: Megatron's name.
+        path: what `--tokenizer` takes.
+        ids: texts -> ids by the reference library, without BOS and EOD; `plain` as in special_text.
+    """
+
+    type: str
+    path: Path
+    ids: Callable[..., list[list[int]]]
+
+
+def _written_text() -> list[str]:
+    """Some 60 KB of lines in several scripts, with code, digits, emoji and runs of spaces; always the same."""
+    rng = random.Random(0)
+    scripts = ("ka lo mi ter sha en ing the re un".split(), "\u043f\u0440\u0438 \u0432\u0435\u0442 \u043c\u0438\u0440 \u043e\u0432".split(), list("\u65e5\u672c\u8a9e\u4e2d\u6587\u306e\u30c6"))
+    words = ["".join(rng.choices(script, k=rng.randint(1, 4))) for script in scripts for _ in range(120)]
+    weights = [1 / (1 + i % 120) for i in range(len(words))]
+    lines = []
+    for i in range(1200):
+        line = " ".join(rng.choices(words, weights, k=rng.randint(3, 12)))
+        extra = ("", f"  {i} x {i * 7919}", "don't we'll I'VE", "def f(x):\n" + " " * 4 * rng.randint(1, 4) + "return x", "e\u0301 \U0001f44d\U0001f3fd")
+        lines.append(line + rng.choice((" ", "  ", ", ", ".\n\n", " " * rng.randint(3, 16))) + rng.choice(extra))
+    return lines
+
+
+def _by_tokenizers(path: Path) -> Callable[..., list[list[int]]]:
+    import tokenizers
+
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return _calling(tokenizer)
+
+
+def _calling(tokenizer) -> Callable[..., list[list[int]]]:
+    def ids(texts: list[str], plain: bool = False) -> list[list[int]]:
+        tokenizer.encode_special_tokens = plain
+        return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+    return ids
+
+
+def _by_gpt2_files(folder: Path) -> Callable[..., list[list[int]]]:
+    from tokenizers.implementations import ByteLevelBPETokenizer
+
+    tokenizer = ByteLevelBPETokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    return _calling(tokenizer._tokenizer)
+
+
+def _by_sentencepiece(path: Path) -> Callable[..., list[list[int]]]:
+    import sentencepiece
+
+    model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    return lambda texts, plain=False: model.encode(texts, num_threads=os.cpu_count()) if texts else []
+
+
+def _byte_level(pre_tokenizer, size: int, specials: list[str]):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE(ignore_merges=not specials))
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(_written_text(), trainer)
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def bpe(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A byte-level BPE like GPT-2's: a folder with tokenizer.json, no BOS, EOD `<|endoftext|>` by its config."""
+    from tokenizers import pre_tokenizers
+
+    folder = tmp_path_factory.mktemp("bpe")
+    path = folder / "tokenizer.json"
+    _byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), 900, ["<|endoftext|>"]).save(str(path))
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|endoftext|>", "bos_token": null}')
+    return Trained("HuggingFaceTokenizer", folder, _by_tokenizers(path))
+
+
+@pytest.fixture(scope="session")
+def bos_bpe(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A byte-level BPE like Llama-3's: its split, ignore_merges, a template that adds BOS, added tokens after the rest.
+
+    The last added token, `<tool>`, is no special one.
+    """
+    from tokenizers import Regex, pre_tokenizers, processors
+
+    split = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    parts = [pre_tokenizers.Split(Regex(split), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    tokenizer = _byte_level(pre_tokenizers.Sequence(parts), 1000, [])
+    tokenizer.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"])
+    tokenizer.add_tokens(["<tool>"])
+    bos = "<|begin_of_text|>"
+    template = processors.TemplateProcessing(f"{bos} $A", f"{bos} $A {bos} $B", [(bos, tokenizer.token_to_id(bos))])
+    tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=True), template])
+    folder = tmp_path_factory.mktemp("bos-bpe")
+    path = folder / "tokenizer.json"
+    tokenizer.save(str(path))
+    (folder / "special_tokens_map.json").write_text('{"eos_token": {"content": "<|end_of_text|>"}}')
+    return Trained("HuggingFaceTokenizer", folder, _by_tokenizers(path))
+
+
+@pytest.fixture(scope="session")
+def pair(bpe: Trained, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The vocab.json and merges.txt of `bpe`."""
+    import tokenizers
+
+    folder = tmp_path_factory.mktemp("pair")
+    tokenizers.Tokenizer.from_file(str(bpe.path / "tokenizer.json")).model.save(str(folder))
+    return Trained("GPT2BPETokenizer", folder, _by_gpt2_files(folder))
+
+
+@pytest.fixture(scope="session")
+def spm(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A SentencePiece BPE with byte fallback; pieces of spaces alone have the score -1e9, as in Llama 2's model."""
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(line for text in _written_text() for line in text.split("\n")),
+        model_writer=model,
+        vocab_size=900,
+        model_type="bpe",
+        byte_fallback=True,
+        split_digits=True,
+        allow_whitespace_only_pieces=True,
+        remove_extra_whitespaces=False,
+        normalization_rule_name="identity",
+        minloglevel=2,
+    )
+    # On the wire a piece is: 0x0a, length, UTF-8, 0x15, float32 score.
+    spaces = re.compile(rb"(\x0a(.)((?:\xe2\x96\x81)+)\x15)....", re.DOTALL)
+    low = struct.pack("<f", -1e9)
+    lowered = spaces.sub(lambda m: m[1] + low if m[2][0] == len(m[3]) else m[0], model.getvalue())
+    folder = tmp_path_factory.mktemp("spm")
+    (folder / "tokenizer.model").write_bytes(lowered)
+    return Trained("Llama2Tokenizer", folder, _by_sentencepiece(folder / "tokenizer.model"))
+
+
+@pytest.fixture(scope="session", params=["bpe", "bos_bpe", "pair", "spm"])
+def trained(request: pytest.FixtureRequest) -> Trained:
+    """Each of the four, one after the other: all three types."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="session", params=["gpt2-hf", "gpt2-pair", "llama3", "llama2"])
+def real(request: pytest.FixtureRequest, assets: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Each real tokenizer: GPT-2 from both kinds of files, Llama-3, Llama-2 from its tokenizer.model."""
+    folder = assets / "tokenizers" / request.param.split("-")[0]
+    if request.param == "llama2":
+        return Trained("Llama2Tokenizer", folder / "tokenizer.model", _by_sentencepiece(folder / "tokenizer.model"))
+    if request.param == "gpt2-pair":
+        return Trained("GPT2BPETokenizer", folder / "vocab.json", _by_gpt2_files(folder))
+    return Trained("HuggingFaceTokenizer", folder, _by_tokenizers(folder / "tokenizer.json"))
+
+
+@pytest.fixture(scope="session")
+def byte_json() -> dict:
+    """A tokenizer.json whose ids are the UTF-8 bytes; 256 `<bos>`, 257 `<eod>`, 258 `<pad>` special, 259 `<tool>` not.
+
+    Its template puts `<bos>` first. A fresh copy is `json.loads(json.dumps(...))`.
+    """
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    vocab = {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    added = [
+        {"id": 256 + i, "content": text, "special": text != "<tool>", **flags}
+        for i, text in enumerate(("<bos>", "<eod>", "<pad>", "<tool>"))
+    ]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    first, text = {"SpecialToken": {"id": "<bos>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [first, text],
+            "pair": [first, text, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<bos>": {"id": "<bos>", "ids": [256], "tokens": ["<bos>"]}},
+        },
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": vocab,
+            "merges": [],
+        },
+    }
+
+
+@pytest.fixture
+def make_tokenizer(tmp_path: Path, byte_json: dict) -> Callable[..., Path]:
+    """Write a folder with the byte tokenizer, changed: `make_tokenizer(eos="<eod>", post_processor=None, ...)`."""
+    count = iter(range(1000))
+
+    def make(eos: str | None = "<eod>", **changes) -> Path:
+        folder = tmp_path / f"bytes-{next(count)}"
+        folder.mkdir()
+        (folder / "tokenizer.json").write_text(json.dumps({**byte_json, **changes}))
+        if eos is not None:
+            (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def write_texts(tmp_path: Path) -> Callable[..., Path]:
+    """Write texts as JSON lines and return the path: `write_texts(["a", "b"], "corpus.jsonl")`."""
+
+    def write(texts: list[str], name: str = "corpus.jsonl") -> Path:
+        path = tmp_path / name
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+        return path
+
+    return write

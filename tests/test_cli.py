@@ -1,0 +1,180 @@
+"""The command line: results on stdout, messages on stderr, exit codes, and no traceback for a user's mistake."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def dataprep(*arguments, cwd, **environment):
+    """The real command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "dataprep", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """An input, and a dataset made of it."""
+    folder = tmp_path_factory.mktemp("cli it's")
+    lines = [json.dumps({"text": f"text number {i}", "other": i}) for i in range(50)]
+    (folder / "in.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(folder):
+    done = dataprep("run", "in.jsonl", "-t", "sample", "-o", "out", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_run_prints_the_prefix_alone_on_stdout(folder, made):
+    (prefix,) = made.stdout.splitlines()
+
+    assert os.path.isabs(prefix)
+    assert os.path.exists(prefix + ".bin")
+    assert os.path.realpath(folder / "out" / "in-sample") == os.path.dirname(prefix)
+    assert "50 documents" in made.stderr
+
+
+def test_run_again_says_that_there_is_nothing_to_do(folder, made):
+    again = dataprep("run", "in.jsonl", "-t", "sample", "-o", "out", cwd=folder)
+
+    assert (again.returncode, again.stdout) == (0, made.stdout)
+    assert "nothing to do" in again.stderr
+
+
+def test_run_json_is_one_document_with_the_manifest(folder, made):
+    again = dataprep("run", "in.jsonl", "-t", "sample", "-o", "out", "--json", cwd=folder)
+    value = json.loads(again.stdout)
+
+    assert value["fresh"] is False
+    assert value["prefix"] == made.stdout.strip()
+    assert value["manifest"]["counts"]["num_documents"] == 50
+
+
+def test_quiet_says_nothing_on_stderr(folder, made):
+    done = dataprep("-q", "verify", made.stdout.strip(), cwd=folder)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("level", ["index", "tokens", "source"])
+def test_verify_at_every_level(folder, made, level):
+    done = dataprep("verify", made.stdout.strip(), "--level", level, "--json", cwd=folder)
+
+    assert done.returncode == 0
+    assert [report["ok"] for report in json.loads(done.stdout)] == [True]
+
+
+def test_verify_exits_1_for_a_bad_pair_and_names_the_problem(folder, made, tmp_path):
+    prefix = tmp_path / "bad"
+    for suffix in (".bin", ".idx"):
+        data = Path(made.stdout.strip() + suffix).read_bytes()
+        prefix.with_suffix(suffix).write_bytes(data[:-2] if suffix == ".bin" else data)
+
+    done = dataprep("verify", prefix, cwd=folder)
+
+    assert done.returncode == 1
+    assert "BAD" in done.stdout
+    assert "error bin-size" in done.stdout
+
+
+def test_inspect_counts_and_decodes(folder, made):
+    prefix = made.stdout.strip()
+    value = json.loads(dataprep("inspect", prefix, "--json", cwd=folder).stdout)
+    document = json.loads(dataprep("inspect", prefix, "--document", 3, "--json", cwd=folder).stdout)
+
+    assert (value["num_documents"], value["dtype"], value["corpus"]) == (50, "uint16", "in")
+    assert value["lengths"]["quantiles"]["p50"] in (value["lengths"]["min"], value["lengths"]["max"])
+    assert document["text"] == "text number 3<|endoftext|>"
+    assert document["source"]["first_row"] == 3
+    assert dataprep("inspect", prefix, "-d", 3, cwd=folder).stdout == "text number 3<|endoftext|>\n"
+
+
+def test_plan_touches_nothing(folder, made):
+    before = sorted(path.name for path in folder.rglob("*"))
+    value = json.loads(dataprep("plan", "in.jsonl", "-t", "sample", "-o", "new", "--json", cwd=folder).stdout)
+
+    assert value["num_units"] == 1
+    assert (value["dtype"], value["eod"], value["bos"], value["exists"]) == ("uint16", "<|endoftext|>", None, False)
+    assert sorted(path.name for path in folder.rglob("*")) == before
+
+
+def test_list_and_status(folder, made):
+    corpora = json.loads(dataprep("list", "corpora", "--json", cwd=folder).stdout)
+    tokenizers = json.loads(dataprep("list", "tokenizers", "--json", cwd=folder).stdout)
+    datasets = json.loads(dataprep("list", "datasets", "-o", "out", "--json", cwd=folder).stdout)
+    status = json.loads(dataprep("status", "out", "--json", cwd=folder).stdout)
+
+    assert "sample" in {entry["name"] for entry in corpora}
+    assert {"gpt2", "llama2", "llama3.1-8b", "sample"} <= {entry["name"] for entry in tokenizers}
+    assert [entry["prefix"] for entry in datasets] == [made.stdout.strip()]
+    assert [(entry["state"], entry["units"], entry["units_done"]) for entry in status] == [("published", 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["run", "nothere.jsonl", "-t", "sample"], 2, "no such file"),
+        (["run", "nosuchcorpus", "-t", "sample"], 2, "unknown corpus"),
+        (["run", "in.jsonl", "-t", "nosuchtokenizer"], 2, "unknown tokenizer"),
+        (["run", "in.jsonl"], 2, "--tokenizer"),
+        (["run", "in.jsonl", "-t", "sample", "--set", "reader.txt=x"], 2, "reader.txt: unknown key; known here: format, text"),
+        (["run", "in.jsonl", "-t", "sample", "--set", "nonsense"], 2, "NAMESPACE.KEY=VALUE"),
+        (["run", "in.jsonl", "-t", "sample", "--set", "runtime.workers=two"], 2, "workers"),
+        (["run", "in.jsonl", "-t", "sample", "--set", "policy.bos=always"], 2, "no BOS"),
+        (["run", "in.jsonl", "-t", "sample", "--set", "reader.separator=x"], 2, "separator"),
+        (["run", "in.jsonl", "-t", "sample", "--limit", "0"], 2, "--limit 0"),
+        (["run", "in.jsonl", "-t", "sample", "--set", "reader.text=body"], 1, "missing-text 50"),
+        (["verify", "nothing"], 2, "no such prefix"),
+        (["verify", "x", "--level", "deep"], 2, "--level deep"),
+        (["inspect", "nothing"], 2, "no such prefix"),
+        (["status", "nothing"], 2, "no such folder"),
+        (["list", "things"], 2, "list things"),
+        (["frobnicate"], 2, "frobnicate"),
+    ],
+)
+def test_a_mistake_gets_one_message_and_its_exit_code(folder, arguments, code, says):
+    done = dataprep(*arguments, cwd=folder)
+
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_debug_shows_the_traceback(folder):
+    done = dataprep("--debug", "run", "nothere.jsonl", "-t", "sample", cwd=folder)
+
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr
+
+
+def test_no_arguments_show_the_help(folder):
+    done = dataprep(cwd=folder)
+
+    assert "Usage" in done.stdout + done.stderr
+
+
+def test_limit_takes_the_first_documents(folder):
+    done = dataprep("run", "in.jsonl", "-t", "sample", "-o", "few", "--limit", 7, "--json", cwd=folder)
+    value = json.loads(done.stdout)["manifest"]
+
+    assert value["counts"]["num_documents"] == 7
+    assert value["counts"]["num_records"] == 7
+
+
+def test_the_output_names_no_dask(folder, made):
+    assert "scheduler" not in made.stderr.lower()
+    assert "distributed" not in made.stderr.lower()
