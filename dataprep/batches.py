@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
     import pyarrow as pa
 
@@ -31,9 +33,12 @@ class Reject:
     Attributes:
         file: name of the source file, as in the listing.
         reason: a stable word: ``not-json``, ``not-an-object``, ``missing-text``, ``null-text``,
-            ``text-not-a-string``, ``invalid-utf8``, ``lone-surrogate``, ``too-long``, ``corrupt-row-group``, ``special-text``.
+            ``text-not-a-string``, ``invalid-utf8``, ``lone-surrogate``, ``too-long``, ``corrupt-row-group``,
+            ``special-text``.
         row: 0-based record number within the slice that was read; the runner adds the slice's first row.
         offset: byte offset of the record in the (decompressed) file, or -1 where a file has rows only.
+        line: 0-based physical line within the slice that was read, blank lines counted, or -1 as for `offset`; the
+            runner adds the lines before the slice.
         group: parquet row group or Arrow record batch, or -1.
         count: how many records this stands for: 1, or all rows of a corrupt row group.
         detail: what exactly was wrong.
@@ -44,6 +49,7 @@ class Reject:
     reason: str
     row: int
     offset: int = -1
+    line: int = -1
     group: int = -1
     count: int = 1
     detail: str = ""
@@ -67,6 +73,8 @@ class TextBatch:
         first_row: record number, within the slice, of the first record this batch accounts for.
         num_rows: records this batch accounts for: documents, rejects, and nothing else.
         rejects: the records that are no documents.
+        num_lines: newlines of the source this batch accounts for, 0 for column files; over the batches of a file
+            they add up to all there are.
         num_source_bytes: bytes of source this batch stands for (progress only).
         restart: True at the start of a row group; see `undo`.
         undo: True says that the row group read since the last `restart` turned out corrupt: forget
@@ -80,9 +88,37 @@ class TextBatch:
     file: str = ""
     rows: Offsets | None = None
     rejects: tuple[Reject, ...] = ()
+    num_lines: int = 0
     num_source_bytes: int = 0
     restart: bool = False
     undo: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        texts: Sequence[bytes],
+        first_row: int = 0,
+        num_rows: int | None = None,
+        rows: Sequence[int] | None = None,
+        rejects: Sequence[Reject] = (),
+    ) -> TextBatch:
+        """Separate texts, copied: for few, or where each was looked at anyway.
+
+        Args:
+            texts: UTF-8.
+            num_rows: None: as many as there are texts.
+            rows: record number of each text; None: they count from `first_row`.
+        """
+        offsets = np.zeros(len(texts) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), out=offsets[1:])
+        return cls(
+            values=np.frombuffer(b"".join(texts), np.uint8),
+            offsets=offsets,
+            first_row=first_row,
+            num_rows=len(texts) if num_rows is None else num_rows,
+            rows=None if rows is None else np.array(rows, np.int64),
+            rejects=tuple(rejects),
+        )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -119,7 +155,7 @@ class TextBatch:
         return replace(self, values=values, offsets=offsets, rows=rows, rejects=self.rejects + rejects)
 
     def head(self, count: int) -> TextBatch:
-        """The first documents, and only the records up to the last of them."""
+        """The first documents, and only the records up to the last of them; lines and source bytes stay as they are."""
         rows = self.row_numbers()[:count]
         end = int(rows[-1]) + 1 if count else self.first_row
         rejects = tuple(reject for reject in self.rejects if reject.row < end)

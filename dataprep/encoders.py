@@ -114,11 +114,20 @@ class Gigatoken:
 
 
 class Tokenizers:
-    """The reference of GPT2BPETokenizer and HuggingFaceTokenizer: the `tokenizers` library."""
+    """The reference of GPT2BPETokenizer and HuggingFaceTokenizer: the `tokenizers` library.
+
+    Args:
+        text: a ``tokenizer.json``.
+        plain: leave special strings text. The library's own switch, with the special tokens still declared: without
+            them it numbers the other added tokens anew (0.23.3), and one of those gets a special token's id.
+
+    Raises:
+        SpecError: the library cannot read it.
+    """
 
     name = "tokenizers"
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, plain: bool = False) -> None:
         import tokenizers
 
         self.version = version("tokenizers")
@@ -126,6 +135,7 @@ class Tokenizers:
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # noqa: BLE001  tokenizers raises bare Exception
             raise SpecError(f"not a tokenizer.json: {error}") from error
+        self._tokenizer.encode_special_tokens = plain
 
     def encode(self, batch: TextBatch) -> TokenBatch:
         texts = [batch.document(i).decode() for i in range(len(batch))]
@@ -160,7 +170,7 @@ def open_reference(definition: Definition, special_text: SpecialText) -> Encoder
     """The encoder that defines the right answer."""
     if definition.type == "Llama2Tokenizer":
         return SentencePiece(definition.sentencepiece)
-    return Tokenizers(definition.text(special_text))
+    return Tokenizers(definition.text("encode"), plain=special_text == "plain")
 
 
 def open_engine(definition: Definition, special_text: SpecialText, engine: str, memory: int | None = None) -> Encoder:

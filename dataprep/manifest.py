@@ -103,13 +103,18 @@ class Counts(Model):
 
 
 class SliceRows(Model):
-    """Provenance of one slice: which records it held and how many documents they became."""
+    """Provenance of one slice: which records it held and how many documents they became.
+
+    Attributes:
+        num_lines: newlines in it, 0 for column files; what a reject's line in a later slice counts from.
+    """
 
     file: int
     start: int
     stop: int
     num_records: int
     num_documents: int
+    num_lines: int = 0
 
 
 class PairFiles(Model):
@@ -137,8 +142,11 @@ class UnitManifest(Model):
 
 
 class Span(Model):
-    """A provenance run length: records [first_row, first_row + num_records) of a file became `num_documents`
-    consecutive documents of the dataset. `start` and `stop` are the slice's positions, to find it again."""
+    """A provenance run length.
+
+    Records [first_row, first_row + num_records) of a file became `num_documents` consecutive documents of the
+    dataset. `start` and `stop` are the slice's positions, to find it again.
+    """
 
     file: int
     start: int
@@ -218,5 +226,6 @@ def load_manifest(path: Path) -> DatasetManifest:
     except (OSError, ValueError) as error:
         raise FormatError(f"cannot read the manifest {path}: {error}") from error
     if value.get("schema_version") != SCHEMA:
-        raise FormatError(f"{path}: expected schema_version {SCHEMA}, found {value.get('schema_version')!r}; update dataprep")
+        found = value.get("schema_version")
+        raise FormatError(f"{path}: expected schema_version {SCHEMA}, found {found!r}; update dataprep")
     return DatasetManifest.from_json(value, str(path))

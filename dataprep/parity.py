@@ -79,10 +79,7 @@ GATE_BYTES = 1 << 17
 
 def strings(texts: Sequence[str]) -> TextBatch:
     """Python strings as a batch; for small sets only."""
-    data = [text.encode() for text in texts]
-    offsets = np.zeros(len(data) + 1, np.int64)
-    np.cumsum([len(item) for item in data], out=offsets[1:])
-    return TextBatch(np.frombuffer(b"".join(data), np.uint8), offsets, first_row=0, num_rows=len(data))
+    return TextBatch.of([text.encode() for text in texts])
 
 
 def gate(engine: Encoder, reference: Encoder, first: TextBatch | None) -> int:

@@ -72,7 +72,7 @@ class Merger:
         document = self.counts.num_documents
         for part in unit.slices:
             first_row = self._rows.get(part.file, 0)
-            span = Span(first_row=first_row, first_document=document, **part.model_dump())
+            span = Span(first_row=first_row, first_document=document, **part.model_dump(exclude={"num_lines"}))
             self.spans.append(span)
             self._rows[part.file] = first_row + part.num_records
             document += part.num_documents

@@ -1,0 +1,126 @@
+"""Parquet: slices are runs of row groups; a row group that turns out corrupt is taken back as a whole."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from dataprep.batches import Reject, TextBatch
+from dataprep.errors import SourceError
+from dataprep.manifest import Slice
+from dataprep.readers.columns import Values, first_line, text_column
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dataprep.specs import ReaderSpec, SourceFile
+
+BUFFER_BYTES = 1 << 20
+"""Column chunks are read through this much; without it all of a chunk is in memory at once."""
+
+
+def cut(index: int, file: SourceFile, reader: ReaderSpec, unit_bytes: int) -> list[Slice]:
+    """Runs of row groups of about `unit_bytes` of text, uncompressed."""
+    slices: list[Slice] = []
+    with _open(file, reader) as (opened, column):
+        start = text = on_disk = 0
+        for group in range(opened.metadata.num_row_groups):
+            chunk = opened.metadata.row_group(group).column(column)
+            if group > start and text + chunk.total_uncompressed_size > unit_bytes:
+                slices.append(Slice(file=index, start=start, stop=group, num_bytes=on_disk))
+                start, text, on_disk = group, 0, 0
+            text += chunk.total_uncompressed_size
+            on_disk += chunk.total_compressed_size
+        if start < opened.metadata.num_row_groups:
+            slices.append(Slice(file=index, start=start, stop=opened.metadata.num_row_groups, num_bytes=on_disk))
+    return slices
+
+
+def read(file: SourceFile, part: Slice, reader: ReaderSpec, batch_bytes: int) -> Iterator[TextBatch]:
+    """The values of a run of row groups."""
+    with _open(file, reader) as (opened, column):
+        row = 0
+        for group in range(part.start, part.stop):
+            yield from _read_group(opened, Values(file, reader, batch_bytes), (group, column), row)
+            row += opened.metadata.row_group(group).num_rows
+
+
+@contextmanager
+def _open(file: SourceFile, reader: ReaderSpec) -> Iterator[tuple[pa.parquet.ParquetFile, int]]:
+    """The open file and the index of the text column among its leaf columns."""
+    try:
+        opened = pa.parquet.ParquetFile(
+            file.path,
+            page_checksum_verification=True,
+            memory_map=False,
+            pre_buffer=False,
+            buffer_size=BUFFER_BYTES,
+        )
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"cannot read {file.path} as parquet: {first_line(error)}; fetch it again") from error
+    with opened:
+        schema = opened.schema_arrow
+        place = text_column(schema, file, reader)
+        yield opened, sum(_num_leaves(schema.field(i).type) for i in range(place))
+
+
+def _num_leaves(type_: pa.DataType) -> int:
+    if type_.num_fields == 0:
+        return 1
+    return sum(_num_leaves(type_.field(i).type) for i in range(type_.num_fields))
+
+
+def _read_group(
+    opened: pa.parquet.ParquetFile, values: Values, where: tuple[int, int], first_row: int
+) -> Iterator[TextBatch]:
+    """One row group; a corrupt one ends in a batch that takes the others back."""
+    group, column = where
+    chunk = opened.metadata.row_group(group).column(column)
+    num_rows, num_bytes = opened.metadata.row_group(group).num_rows, chunk.total_compressed_size
+    seen = reported = 0
+    try:
+        for batch in _group_batches(opened, values, where, first_row):
+            restart, seen = seen == 0, seen + batch.num_rows
+            position = num_bytes * min(seen, num_rows) // num_rows
+            yield replace(batch, restart=restart, num_source_bytes=position - reported)
+            reported = position
+        if seen != num_rows:
+            raise pa.ArrowInvalid(f"expected {num_rows} rows, found {seen}")
+    except (pa.ArrowException, OSError) as error:
+        if not _is_about_content(error):
+            raise SourceError(f"cannot read {values.file.path}: {error}") from error
+        detail = first_line(error)
+        reject = Reject(values.file.name, "corrupt-row-group", first_row, group=group, count=num_rows, detail=detail)
+        batch = TextBatch.of([], first_row, num_rows, rejects=[reject])
+        yield replace(batch, num_source_bytes=num_bytes - reported, restart=seen == 0, undo=True)
+
+
+def _is_about_content(error: BaseException) -> bool:
+    """False where it is the disk's, the memory's or a signal's fault: the same bytes may be read well next time."""
+    if isinstance(error, (MemoryError, pa.ArrowCancelled)):
+        return False
+    return not (isinstance(error, OSError) and error.errno)
+
+
+def _group_batches(
+    opened: pa.parquet.ParquetFile, values: Values, where: tuple[int, int], first_row: int
+) -> Iterator[TextBatch]:
+    group, column = where
+    name, metadata = values.reader.text, opened.metadata.row_group(group)
+    num_rows = _rows_per_batch(metadata.column(column), metadata.num_rows, values.batch_bytes)
+    row = first_row
+    for piece in opened.iter_batches(num_rows, [group], [name], use_threads=False):
+        # A dot in the name selects a nested column as well.
+        yield from values.batches(piece.column(piece.schema.get_all_field_indices(name)[0]), row, group)
+        row += len(piece)
+
+
+def _rows_per_batch(chunk: pa.parquet.ColumnChunkMetaData, num_rows: int, batch_bytes: int) -> int:
+    rows = num_rows * batch_bytes // max(1, chunk.total_uncompressed_size)
+    # Of a dictionary-encoded column the size says nothing: a value counts once, however often it occurs.
+    most = batch_bytes // (1024 if chunk.has_dictionary_page else 64)
+    return int(max(1, min(rows, most)))

@@ -1,0 +1,516 @@
+"""Promises 2 and 3: kill it anywhere, run it again, same bytes; nothing half-made under a final name.
+
+Two ways to die. The real process is killed at random moments; and, inside this process, the k-th call of everything
+that changes the output fails, for every k.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+
+from dataprep import runner
+from dataprep.errors import DataprepError
+from dataprep.inspection import status
+
+MARK = ".tmp-"
+KILLED = -signal.SIGKILL
+
+
+def _write_corpus(path: Path, num_bytes: int, seed: int = 0, rejects: bool = True) -> Path:
+    draw = random.Random(seed)
+    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(1, 9))) for _ in range(2000)]
+    size = 0
+    with path.open("w", encoding="utf-8") as file:
+        while size < num_bytes:
+            size += file.write(json.dumps({"text": " ".join(draw.choices(words, k=draw.randint(0, 300)))}) + "\n")
+            if rejects and draw.random() < 0.01:
+                size += file.write("no json\n")
+    return path
+
+
+def _sha256(prefix: str | Path) -> tuple[str, str]:
+    return tuple(hashlib.sha256(Path(f"{prefix}.{suffix}").read_bytes()).hexdigest() for suffix in ("bin", "idx"))
+
+
+def _check_visible(output: Path, whole: bytes) -> set[str]:
+    """Nothing with a final name is half-made; returns the units that are done.
+
+    Args:
+        output: the output folder, at rest.
+        whole: the ``.bin`` of an undisturbed run, of which every shard must be a piece.
+    """
+    if not output.exists():
+        return set()
+    for path in output.iterdir():
+        if path.name == "work" or MARK in path.name:
+            continue
+        manifest = json.loads((path / "manifest.json").read_text())  # a link that leads nowhere fails here as well
+        for prefix in manifest["prefixes"]:
+            for suffix in ("bin", "idx"):
+                data = (path / f"{prefix['name']}.{suffix}").read_bytes()
+                assert len(data) == prefix["files"][f"{suffix}_bytes"]
+                assert f"xxh3_128:{xxhash.xxh3_128_hexdigest(data)}" == prefix["files"][f"{suffix}_checksum"]
+    done = set()
+    for path in output.glob("work/*/**/*"):
+        if path.is_dir() or MARK in path.name or path.name in ("lock", "events.jsonl"):
+            continue
+        if path.suffix == ".json":
+            value = json.loads(path.read_text())
+            if path.parent.name == "shards":
+                done.add(path.stem)
+                for suffix in ("bin", "idx"):
+                    data = path.with_suffix(f".{suffix}").read_bytes()
+                    assert f"xxh3_128:{xxhash.xxh3_128_hexdigest(data)}" == value["files"][f"{suffix}_checksum"]
+        elif path.suffix == ".jsonl":
+            for line in path.read_text().splitlines():
+                json.loads(line)
+        elif path.suffix == ".bin":
+            assert path.read_bytes() in whole
+    return done
+
+
+def _check_clean(output: Path) -> None:
+    """After a completed run: no leftovers, no shards, and the link leads to the dataset."""
+    assert not [str(path.relative_to(output)) for path in output.rglob("*") if MARK in path.name]
+    assert not list(output.glob("work/*/shards/*"))
+    (dataset,) = (path for path in output.iterdir() if path.name != "work" and not path.is_symlink())
+    (link,) = (path for path in output.iterdir() if path.is_symlink())
+    assert os.readlink(link) == dataset.name
+
+
+def _events(output: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in output.glob("work/*/events.jsonl") for line in path.read_text().splitlines()]
+
+
+# --- the real process
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("crash")
+    return Job(_write_corpus(folder / "corpus.jsonl", 5_000_000), folder / "undisturbed")
+
+
+class Job:
+    """One command, what it makes when nobody disturbs it, and how long that takes."""
+
+    def __init__(self, corpus: Path, output: Path) -> None:
+        self.corpus = corpus
+        start = time.monotonic()
+        process = self.start(output)
+        _, errors = process.communicate(timeout=120)
+        self.seconds = time.monotonic() - start
+        assert process.returncode == 0, errors
+        (manifest,) = (path for path in output.glob("*/manifest.json") if not path.parent.is_symlink())
+        self.dataset = manifest.parent.name
+        self.prefix = manifest.parent / "corpus_text_document"
+        self.expected = _sha256(self.prefix)
+        self.whole = self.prefix.with_suffix(".bin").read_bytes()
+        self.num_units = len(json.loads(next(output.glob("work/*/plan.json")).read_text())["units"])
+        assert self.num_units > 30
+        _check_visible(output, self.whole)
+        _check_clean(output)
+
+    def start(self, output: Path, *extra: str) -> subprocess.Popen[str]:
+        """In a process group of its own, so that a kill reaches its children too."""
+        command = [sys.executable, "-m", "dataprep", "run", str(self.corpus), "--tokenizer", "sample", "--output", str(output)]
+        command += ["--workers", "2", "--set", "runtime.unit_bytes=100000", "--set", "runtime.max_rejects=0.1"]
+        command += ["--set", "runtime.engine=reference"]  # slow enough that there is a middle to be killed in
+        return subprocess.Popen(
+            [*command, *extra], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    def finish(self, output: Path, *extra: str) -> None:
+        """Run to the end; the bytes are those of the undisturbed run."""
+        process = self.start(output, *extra)
+        printed, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        assert _sha256(printed.splitlines()[-1]) == self.expected
+        _check_visible(output, self.whole)
+        _check_clean(output)
+
+    def moments(self, draw: random.Random, output: Path):
+        """A random moment: a time, or something that shows in the output folder. Returns a predicate."""
+        kind = draw.choice(["time", "time", "units", "units", "units", "merged", "manifest", "dataset"])
+        if kind == "time":
+            end = time.monotonic() + draw.uniform(0, self.seconds)
+            return lambda: time.monotonic() >= end
+        if kind == "units":
+            here = _num_done(output)
+            number = here + draw.randint(0, max(1, (self.num_units - here) // 2))
+            return lambda: _num_done(output) >= number
+        pattern = {"merged": f"{self.dataset}{MARK}*/*.idx", "manifest": f"{self.dataset}{MARK}*/manifest.json*", "dataset": self.dataset}[kind]
+        return lambda: any(True for _ in output.glob(pattern))
+
+
+def _num_done(output: Path) -> int:
+    return sum(1 for _ in output.glob("work/*/shards/*.json"))
+
+
+def _wait(process: subprocess.Popen[str], happened) -> bool:
+    """Whether it happened before the process ended."""
+    while process.poll() is None:
+        if happened():
+            return True
+        time.sleep(0.0005)
+    return False
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def _kill_again_and_again(job: Job, folder: Path, seed: int, num_kills: int, *extra: str) -> list[int]:
+    """Kill, resume, kill, ..., at most 4 times one output; returns how many units were done at each kill."""
+    draw = random.Random(seed)
+    kills: list[int] = []
+    output = folder / "out0"
+    here = 0
+    while len(kills) < num_kills:
+        before = {path.stem: path.stat().st_mtime_ns for path in output.glob("work/*/shards/*.json")}
+        num_events = len(_events(output))
+        process = job.start(output, *extra)
+        try:
+            _wait(process, job.moments(draw, output))
+        finally:
+            _end(process)
+        done = _check_visible(output, job.whole)
+        _check_not_redone(output, before, num_events)
+        if process.returncode == KILLED:
+            kills.append(len(done))
+            here += 1
+            for entry in status(output):
+                assert entry["state"] in ("stopped", "published", "unreadable")
+                assert entry["state"] != "stopped" or entry["units_done"] == len(done)
+        if here == 4 or process.returncode != KILLED or len(kills) == num_kills:
+            _resume_to_the_end(job, output, *extra)
+            output = folder / f"out{len(kills)}-{draw.random()}"
+            here = 0
+    return kills
+
+
+def _resume_to_the_end(job: Job, output: Path, *extra: str) -> None:
+    before = {path.stem: path.stat().st_mtime_ns for path in output.glob("work/*/shards/*.json")}
+    num_events = len(_events(output))
+    published = (output / job.dataset).exists()
+    job.finish(output, *extra)
+    _check_not_redone(output, before, num_events)
+    if not published:
+        units = [event["unit"] for event in _events(output)[num_events:] if event["event"] == "unit"]
+        assert len(units) == job.num_units - len(before)
+    (entry,) = status(output)
+    assert entry["state"] == "published"
+
+
+def _check_not_redone(output: Path, before: dict[str, int], num_events: int) -> None:
+    events = _events(output)[num_events:]
+    assert not {event["unit"] for event in events if event["event"] == "unit"} & set(before)
+    for event in events:
+        if event["event"] == "resume":
+            assert event["done"] == len(before)
+    for path in output.glob("work/*/shards/*.json"):
+        assert path.stat().st_mtime_ns == before.get(path.stem, path.stat().st_mtime_ns), f"{path.name} was written again"
+
+
+def test_kill_it_anywhere_and_run_it_again(job, tmp_path):
+    kills = _kill_again_and_again(job, tmp_path, seed=1, num_kills=5)
+    assert len(kills) == 5
+    assert any(0 < number < job.num_units for number in kills), "none hit the middle of a run"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("seed", "num_kills", "extra"), [(2, 30, ()), (3, 30, ()), (4, 20, ("--set", "runtime.processes=true"))])
+def test_kill_it_anywhere_many_times(job, tmp_path, seed, num_kills, extra):
+    kills = _kill_again_and_again(job, tmp_path, seed, num_kills, *extra)
+    print(f"units done at each of {len(kills)} kills: {kills}")
+    assert len({number for number in kills if 0 < number < job.num_units}) > num_kills // 4
+
+
+def test_workers_die_with_their_driver(job, tmp_path):
+    """Only the driver is killed: its worker processes must not write on while the next run does."""
+    output = tmp_path / "out"
+    process = job.start(output, "--set", "runtime.processes=true")
+    try:
+        assert _wait(process, lambda: _num_done(output) >= 3)
+        members = _group(process.pid)
+        assert len(members) >= 3, "expected a driver and two workers"
+        process.kill()
+        process.wait()
+        end = time.monotonic() + 20
+        while _group(process.pid) and time.monotonic() < end:
+            time.sleep(0.01)
+        assert not _group(process.pid)
+    finally:
+        _end(process)
+    _resume_to_the_end(job, output, "--set", "runtime.processes=true")
+
+
+def _group(number: int) -> list[int]:
+    """The living processes of a group."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            pid, rest = path.parent.name, path.read_text().rpartition(")")[2].split()
+            if int(rest[2]) == number and rest[0] != "Z":
+                found.append(int(pid))
+    return found
+
+
+@pytest.mark.parametrize("processes", ["false", "true"])
+def test_ctrl_c_is_one_line_and_130(job, tmp_path, processes):
+    output = tmp_path / "out"
+    extra = ("--set", f"runtime.processes={processes}")
+    process = job.start(output, *extra)
+    try:
+        assert _wait(process, lambda: _num_done(output) >= 5)
+        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
+        printed, errors = process.communicate(timeout=30)
+    finally:
+        _end(process)
+    assert process.returncode == 130
+    assert len(errors.splitlines()) == 1, errors
+    assert "interrupted" in errors
+    assert "run the same command again" in errors
+    assert printed == ""
+    assert not _group(process.pid)
+    done = _check_visible(output, job.whole)
+    assert 5 <= len(done) < job.num_units
+    _resume_to_the_end(job, output, *extra)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_at_any_moment(job, tmp_path, number):
+    """From the moment that the work folder is there; before, it is Python that starts, not dataprep."""
+    draw = random.Random(5)
+    output = tmp_path / "out"
+    codes = []
+    for i in range(20):
+        process = job.start(output)
+        try:
+            _wait(process, lambda o=output: any(o.glob("work/*/lock")))
+            happened = job.moments(draw, output)
+            _wait(process, happened)
+            os.killpg(process.pid, number)
+            _, errors = process.communicate(timeout=30)
+        finally:
+            _end(process)
+        codes.append(process.returncode)
+        assert "Traceback" not in errors, errors
+        _check_visible(output, job.whole)
+        if process.returncode == 0 or i % 4 == 3:
+            _resume_to_the_end(job, output)
+            output = tmp_path / f"out{i}"
+    print(codes)
+    assert set(codes) <= {0, 130 if number == signal.SIGINT else -signal.SIGTERM, 143}
+
+
+def test_sigterm_loses_nothing(job, tmp_path):
+    output = tmp_path / "out"
+    process = job.start(output)
+    try:
+        assert _wait(process, lambda: _num_done(output) >= 5)
+        process.terminate()
+        process.communicate(timeout=30)
+    finally:
+        _end(process)
+    assert process.returncode != 0
+    assert len(_check_visible(output, job.whole)) >= 5
+    _resume_to_the_end(job, output)
+
+
+def test_a_second_run_says_who_holds_the_output(job, tmp_path):
+    output = tmp_path / "out"
+    first = job.start(output)
+    try:
+        assert _wait(first, lambda: _num_done(output) >= 3)
+        first.send_signal(signal.SIGSTOP)
+        before = _tree(output)
+        second = job.start(output)
+        printed, errors = second.communicate(timeout=60)
+        assert second.returncode == 1
+        assert f"process {first.pid} " in errors
+        assert "Traceback" not in errors
+        assert printed == ""
+        assert _tree(output) == before, "the second run wrote"
+        (entry,) = status(output)
+        assert entry["state"] == "running"
+        assert f"process {first.pid} " in entry["holder"]
+        first.send_signal(signal.SIGCONT)
+        printed, errors = first.communicate(timeout=120)
+    finally:
+        _end(first)
+    assert first.returncode == 0, errors
+    assert _sha256(printed.splitlines()[-1]) == job.expected
+    _check_clean(output)
+
+
+def _tree(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """Everything but mere looks: name -> inode, size, mtime."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        stat = path.lstat()
+        found[str(path.relative_to(folder))] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    return found
+
+
+# --- the k-th call fails
+
+
+class InlineCluster:
+    """Does units in the caller's thread, so that the k-th call is the same call in every run."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __enter__(self) -> InlineCluster:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def map(self, function, items):
+        for item in items:
+            function(item, lambda progress: None)
+            yield item
+
+
+class Faults:
+    """Counts the calls of `os` functions that concern files below a folder, and lets some fail.
+
+    Args:
+        folder: what counts.
+        names: functions of `os`.
+        error: errno of a failure.
+        first: number of the first call that fails, from 0; None: none does.
+        lasting: whether all later calls fail too.
+    """
+
+    def __init__(self, folder: Path, names: tuple[str, ...], error: int = 0, first: int | None = None, lasting: bool = False) -> None:
+        self.folder, self.names, self.error, self.first, self.lasting = str(folder), names, error, first, lasting
+        self.calls: list[str] = []
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in self.names:
+            monkeypatch.setattr(os, name, self._wrap(name, getattr(os, name)))
+
+    def _wrap(self, name: str, original):
+        def call(*args, **kwargs):
+            if not any(self._is_below(arg) for arg in args[:2]):
+                return original(*args, **kwargs)
+            number = len(self.calls)
+            self.calls.append(name)
+            if self.first is not None and (number == self.first or (self.lasting and number > self.first)):
+                if name == "close":  # which lets go of the descriptor even where it fails
+                    original(*args)
+                raise OSError(self.error, os.strerror(self.error))
+            return original(*args, **kwargs)
+
+        return call
+
+    def _is_below(self, value: object) -> bool:
+        if isinstance(value, int):
+            try:
+                return os.readlink(f"/proc/self/fd/{value}").startswith(self.folder)
+            except OSError:
+                return False
+        return isinstance(value, str | os.PathLike) and os.fspath(value).startswith(self.folder)
+
+
+COMMITMENTS = ("write", "fsync", "fdatasync", "replace", "rename", "copy_file_range")
+OTHERS = ("open", "close", "mkdir", "symlink", "ftruncate", "pwrite", "unlink", "rmdir", "sendfile")
+SETTINGS = ("runtime.workers=1", "runtime.unit_bytes=1500", "runtime.max_rejects=1", "runtime.batch_bytes=1024")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A corpus of a few units with rejects, and what becomes of it undisturbed."""
+    folder = tmp_path_factory.mktemp("tiny")
+    corpus = _write_corpus(folder / "tiny.jsonl", 4000)
+    with corpus.open("a") as file:
+        file.write('{"other": 1}\nno json\n')
+    prefix = runner.run(str(corpus), "sample", folder / "undisturbed", settings=SETTINGS).prefix
+    return corpus, _sha256(prefix), Path(f"{prefix}.bin").read_bytes()
+
+
+@pytest.fixture
+def small_flushes(monkeypatch):
+    """Flush the merged file at every shard, as a large dataset does, so that fdatasync is among the calls."""
+    monkeypatch.setattr("dataprep.stages.merge.FLUSH_BYTES", 1)
+
+
+def _fail_at_every_call(tiny, folder: Path, names: tuple[str, ...], error: int, lasting: bool) -> list[str]:
+    """Let the k-th call fail, for every k; returns the names of the calls."""
+    corpus, expected, whole = tiny
+    with pytest.MonkeyPatch.context() as patch:
+        counter = Faults(folder / "count", names)
+        counter.install(patch)
+        runner.run(str(corpus), "sample", folder / "count", settings=SETTINGS)
+    wrong = []
+    for k, name in enumerate(counter.calls):
+        output = folder / str(k)
+        with pytest.MonkeyPatch.context() as patch:
+            faults = Faults(output, names, error, k, lasting)
+            faults.install(patch)
+            try:
+                runner.run(str(corpus), "sample", output, settings=SETTINGS)
+            except DataprepError as problem:
+                if os.strerror(error) not in str(problem) and "no space left" not in str(problem):
+                    wrong.append((k, name, f"message: {problem}"))
+            except Exception as problem:
+                wrong.append((k, name, f"raised {problem!r}"))
+            else:
+                if faults.calls[k:] and name in COMMITMENTS:
+                    wrong.append((k, name, "nothing raised"))
+        try:
+            done = _check_visible(output, whole)
+            num_events = len(_events(output))
+            again = runner.run(str(corpus), "sample", output, settings=SETTINGS)
+            assert _sha256(again.prefix) == expected
+            redone = {event["unit"] for event in _events(output)[num_events:] if event["event"] == "unit"} & done
+            assert not redone
+            _check_clean(output)
+        except Exception as problem:  # noqa: BLE001  one list of all that is wrong says more than the first
+            wrong.append((k, name, f"afterwards: {problem!r}"[:300]))
+    assert not wrong, f"{len(wrong)} of {len(counter.calls)} calls:\n" + "\n".join(f"  call {k}, os.{n}: {text}" for k, n, text in wrong)
+    return counter.calls
+
+
+@pytest.mark.parametrize(("error", "lasting"), [(errno.EIO, False), (errno.ENOSPC, True)])
+def test_every_write_sync_and_rename_may_fail(tiny, small_flushes, tmp_path, monkeypatch, error, lasting):
+    monkeypatch.setattr(runner, "Cluster", InlineCluster)
+    calls = _fail_at_every_call(tiny, tmp_path, COMMITMENTS, error, lasting)
+    print({name: calls.count(name) for name in COMMITMENTS})
+    assert set(calls) == set(COMMITMENTS), "the corpus does not reach all of them"
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_every_other_call_on_the_output_may_fail(tiny, small_flushes, tmp_path, monkeypatch, lasting):
+    """Beyond the promise: what opens, makes, cuts and removes."""
+    monkeypatch.setattr(runner, "Cluster", InlineCluster)
+    calls = _fail_at_every_call(tiny, tmp_path, OTHERS, errno.EIO, lasting)
+    print({name: calls.count(name) for name in OTHERS})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("error", "lasting"), [(errno.EIO, False), (errno.ENOSPC, True)])
+def test_the_same_through_dask(tiny, small_flushes, tmp_path, error, lasting):
+    _fail_at_every_call(tiny, tmp_path, COMMITMENTS, error, lasting)

@@ -1,0 +1,42 @@
+"""The very bytes of Megatron-LM's tools/preprocess_data.py for 40 nasty documents (the golden/ folder of the assets).
+
+gpt2-fast-eod is not among them: it writes a lone EOD for an empty document, and the policy has no such value of
+`empty` (`keep` is a boundary without a sequence, as preprocess_data writes).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import dataprep
+
+CASES = {
+    "gpt2-hf-eod": ["gpt2", "gpt2/tokenizer.json", "gpt2/vocab.json"],
+    "llama3-hf-eod": ["llama3", "llama3/tokenizer.json"],
+    "llama2-sp-eod": ["llama2/tokenizer.model"],
+}
+
+
+@pytest.mark.parametrize("engine", ["gigatoken", "reference"])
+@pytest.mark.parametrize(("golden", "tokenizer"), [(golden, path) for golden, paths in CASES.items() for path in paths])
+def test_same_bytes_as_megatron_preprocess_data(assets, tmp_path, golden, tokenizer, engine):
+    settings = ["policy.empty=keep", f"runtime.engine={engine}"]
+    result = dataprep.run(str(assets / "golden" / "nasty.jsonl"), str(assets / "tokenizers" / tokenizer), tmp_path, settings=settings)
+    for suffix in (".bin", ".idx"):
+        expected = assets / "golden" / f"{golden}_text_document{suffix}"
+        assert Path(f"{result.prefix}{suffix}").read_bytes() == expected.read_bytes(), suffix
+
+
+def test_other_policies_give_other_bytes(assets, tmp_path):
+    """What makes the comparison above able to fail: the empty document and the BOS are really in the golden bytes."""
+    corpus, tokenizers = str(assets / "golden" / "nasty.jsonl"), assets / "tokenizers"
+    for golden, tokenizer, setting in (
+        ("gpt2-hf-eod", "gpt2", "policy.empty=drop"),
+        ("llama3-hf-eod", "llama3", "policy.bos=never"),
+        ("llama2-sp-eod", "llama2/tokenizer.model", "policy.eod=none"),
+    ):
+        result = dataprep.run(corpus, str(tokenizers / tokenizer), tmp_path, settings=["policy.empty=keep", setting])
+        expected = (assets / "golden" / f"{golden}_text_document.idx").read_bytes()
+        assert Path(f"{result.prefix}.idx").read_bytes() != expected

@@ -1,0 +1,239 @@
+"""`dataprep.parity`: an engine that is wrong anywhere it is looked at stops the run, and nothing is published.
+
+The wrong engine is the real one with one document's ids changed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import dataprep
+from dataprep import encoders
+from dataprep.batches import TokenBatch
+from dataprep.definitions import define
+from dataprep.encoders import Gigatoken, open_engine, open_reference
+from dataprep.errors import EncodeError
+from dataprep.parity import GATE_BYTES, NASTY, gate, strings
+from dataprep.stages import tokenize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from dataprep.batches import TextBatch
+    from dataprep.encoders import Encoder
+
+MARKER = "wr\u00f6ng"
+FILLER = "some words and more words \u2014 " * 40  # 1.2 KB: 128 of them are more than the gate reads
+
+
+def _spoil(batch: TextBatch, tokens: TokenBatch, wrong: Callable[[str], bool], how: str = "change") -> TokenBatch:
+    """The same ids, but for the documents that `wrong` picks: last id changed, dropped, or one more appended."""
+    parts = []
+    for i in range(len(batch)):
+        ids = tokens.ids[tokens.offsets[i] : tokens.offsets[i + 1]]
+        if wrong(batch.document(i).decode()):
+            ids = {"change": np.append(ids[:-1], ids[-1:] ^ 1), "drop": ids[:-1], "add": np.append(ids, 5)}[how]
+        parts.append(ids.astype(np.uint32))
+    offsets = np.zeros(len(parts) + 1, np.int64)
+    np.cumsum([len(part) for part in parts], out=offsets[1:])
+    return TokenBatch(np.concatenate(parts), offsets)
+
+
+@pytest.fixture
+def make_wrong(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Put an engine in place that is wrong for the documents that a predicate picks."""
+
+    def make(wrong: Callable[[str], bool], how: str = "change") -> None:
+        class Wrong(Gigatoken):
+            def encode(self, batch: TextBatch) -> TokenBatch:
+                right = super().encode(batch)
+                return _spoil(batch, right, wrong, how) if len(batch) else right
+
+        monkeypatch.setattr(encoders, "Gigatoken", Wrong)
+        monkeypatch.setattr(tokenize, "_benches", {})  # engines of an earlier test
+
+    return make
+
+
+def _assert_nothing_published(output: Path, shards: bool = False) -> None:
+    assert [path.name for path in output.iterdir()] == ["work"]  # no dataset, no link, no half-merged folder
+    assert not list(output.rglob("manifest.json"))
+    assert shards or not list((output / "work").glob("*/shards/*"))
+
+
+@pytest.mark.parametrize("nasty", [NASTY[9], NASTY[15], NASTY[22], NASTY[29], NASTY[-1]])
+@pytest.mark.parametrize("how", ["change", "drop", "add"])
+def test_gate_stops_a_run_whose_engine_is_wrong_on_a_nasty_string_only(bpe, make_wrong, write_texts, tmp_path, nasty, how):
+    make_wrong(lambda text: text == nasty, how)
+    output = tmp_path / "out"
+    with pytest.raises(EncodeError) as caught:
+        dataprep.run(str(write_texts(["harmless", "also harmless"])), str(bpe.path), output)
+    message = str(caught.value)
+    assert f"the built-in string {nasty[:40]!r}" in message
+    assert "gigatoken" in message
+    assert "tokenizers" in message
+    assert "nothing was published" in message
+    _assert_nothing_published(output)
+
+
+def test_gate_runs_before_any_unit(bpe, make_wrong, write_texts, tmp_path, monkeypatch):
+    make_wrong(lambda text: text == NASTY[9])
+    monkeypatch.setattr(tokenize, "run", lambda *_: pytest.fail("a unit was begun"))
+    with pytest.raises(EncodeError):
+        dataprep.run(str(write_texts(["harmless"])), str(bpe.path), tmp_path / "out")
+
+
+@pytest.mark.parametrize("number", range(len(NASTY)))
+def test_gate_compares_every_nasty_string(bpe, number):
+    definition = define(bpe.type, bpe.path)
+    reference = open_reference(definition, "encode")
+
+    class Wrong:
+        name, version = "wrong", "0"
+
+        def encode(self, batch: TextBatch) -> TokenBatch:
+            return _spoil(batch, reference.encode(batch), lambda text: text == NASTY[number], "add")
+
+    with pytest.raises(EncodeError) as caught:
+        gate(Wrong(), reference, None)
+    assert f"the built-in string {NASTY[number][:40]!r}: at token " in str(caught.value)
+
+
+def test_gate_compares_the_first_documents_of_the_corpus(bpe, make_wrong, write_texts, tmp_path):
+    make_wrong(lambda text: MARKER in text)
+    corpus = write_texts(["a", "", "b", MARKER, "c"])
+    with pytest.raises(EncodeError, match="^record 3 of the corpus: at token "):
+        dataprep.run(str(corpus), str(bpe.path), tmp_path / "out", settings=["runtime.audit_rate=0"])
+    _assert_nothing_published(tmp_path / "out")
+
+
+def test_gate_counts_what_it_compared(trained):
+    definition = define(trained.type, trained.path)
+    engine, reference = open_engine(definition, "encode", "gigatoken"), open_reference(definition, "encode")
+    assert gate(engine, reference, None) == len(NASTY)
+    assert gate(engine, reference, strings(["a", "", "b"])) == len(NASTY) + 3
+    few = GATE_BYTES // len(FILLER.encode())
+    assert gate(engine, reference, strings([FILLER] * 500)) == len(NASTY) + few
+
+
+def test_gate_is_not_stopped_by_a_first_document_that_is_too_large_for_it(bpe):
+    definition = define(bpe.type, bpe.path)
+    engine, reference = open_engine(definition, "encode", "gigatoken"), open_reference(definition, "encode")
+    assert gate(engine, reference, strings(["x" * (2 * GATE_BYTES), "a"])) == len(NASTY)
+
+
+def _long_corpus(write_texts: Callable[..., Path], at: int) -> Path:
+    texts = [f"{i} {FILLER}" for i in range(300)]
+    texts[at] = f"{MARKER} {texts[at]}"
+    return write_texts(texts, "long.jsonl")
+
+
+@pytest.mark.parametrize("row", [203, 294])
+@pytest.mark.parametrize("how", ["change", "drop", "add"])
+def test_audit_stops_a_run_whose_engine_is_wrong_on_a_sampled_document_and_names_it(
+    bpe, make_wrong, write_texts, tmp_path, row, how
+):
+    make_wrong(lambda text: MARKER in text, how)
+    output = tmp_path / "out"
+    with pytest.raises(EncodeError) as caught:
+        dataprep.run(str(_long_corpus(write_texts, row)), str(bpe.path), output, settings=["runtime.audit_rate=7"])
+    message = str(caught.value)
+    assert message.startswith(f"long.jsonl, record {row} of unit 000000-")
+    assert repr(f"{MARKER} {row} some words")[:-1] in message
+    _assert_nothing_published(output)
+
+
+@pytest.mark.parametrize("batch_bytes", [1024, 5000, 1 << 20])
+def test_audit_samples_the_same_rows_for_any_batch_size(bpe, make_wrong, write_texts, tmp_path, batch_bytes):
+    make_wrong(lambda text: MARKER in text)
+    settings = ["runtime.audit_rate=7", f"runtime.batch_bytes={batch_bytes}"]
+    with pytest.raises(EncodeError, match="^long.jsonl, record 287 of unit 000000-"):
+        dataprep.run(str(_long_corpus(write_texts, 287)), str(bpe.path), tmp_path / "out", settings=settings)
+    result = dataprep.run(str(_long_corpus(write_texts, 288)), str(bpe.path), tmp_path / "other", settings=settings)
+    assert result.manifest.counts.num_audited == 43  # ceil(300 / 7): row 288 is none of them, so the run goes through
+
+
+def test_audit_is_on_by_default_and_begins_with_the_first_document_of_every_unit(bpe, make_wrong, write_texts, tmp_path):
+    make_wrong(lambda text: MARKER in text)
+    a = write_texts([FILLER] * 200, "a.jsonl")
+    b = write_texts([f"{MARKER} {FILLER}", FILLER], "b.jsonl")
+    with pytest.raises(EncodeError, match=r"^b\.jsonl, record 0 of unit 000001-"):
+        dataprep.run([str(a), str(b)], str(bpe.path), tmp_path / "out", settings=[f"runtime.unit_bytes={a.stat().st_size}"])
+    assert not list((tmp_path / "out").rglob("manifest.json"))
+
+
+def test_audit_works_for_every_type(trained, make_wrong, write_texts, tmp_path):
+    make_wrong(lambda text: MARKER in text)
+    with pytest.raises(EncodeError, match="^long.jsonl, record 200 of unit "):
+        path = trained.path / "tokenizer.model" if trained.type == "Llama2Tokenizer" else trained.path
+        dataprep.run(str(_long_corpus(write_texts, 200)), str(path), tmp_path / "out", settings=["runtime.audit_rate=100"])
+
+
+def test_a_right_engine_passes_and_the_manifest_says_how_much_was_compared(trained, write_texts, tmp_path):
+    result = dataprep.run(str(write_texts(list(NASTY))), str(trained.path), tmp_path, settings=["runtime.audit_rate=1"])
+    engine = result.manifest.engine
+    assert engine.name == "gigatoken"
+    assert engine.reference in ("tokenizers", "sentencepiece")
+    assert engine.gate_documents == 2 * len(NASTY)
+    assert engine.audited_documents == result.manifest.counts.num_audited == len(NASTY)
+
+
+def test_verify_at_level_source_finds_what_a_wrong_engine_wrote(bpe, make_wrong, write_texts, tmp_path):
+    """The last net: gate and audit looked elsewhere, the dataset was published."""
+    make_wrong(lambda text: MARKER in text)
+    settings = ["runtime.audit_rate=0"]
+    result = dataprep.run(str(_long_corpus(write_texts, 288)), str(bpe.path), tmp_path / "out", settings=settings)
+    assert dataprep.verify(result.prefix, "tokens").ok
+    report = dataprep.verify(result.prefix, "source")
+    assert not report.ok
+    assert "document 288" in report.problems[0].message
+    assert "record 288 of " in report.problems[0].message
+
+
+COMMAND = """
+    import sys
+    from dataprep import cli, encoders
+    right = encoders.Gigatoken.encode
+
+    def wrong(self, batch):
+        tokens = right(self, batch)
+        for i in range(len(batch)):
+            if {condition}:
+                tokens.ids.flags.writeable = True
+                tokens.ids[tokens.offsets[i]] ^= 1
+        return tokens
+
+    encoders.Gigatoken.encode = wrong
+    sys.argv = ["dataprep", *sys.argv[1:]]
+    cli.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "named"),
+    [
+        ("batch.document(i) == b'Hello  world'", "error: the built-in string 'Hello  world': at token 0"),
+        ("batch.document(i).startswith('wr\\u00f6ng'.encode())", "error: long.jsonl, record 203 of unit 000000-"),
+    ],
+    ids=["gate", "audit"],
+)
+def test_the_command_ends_with_1_and_one_message(bpe, write_texts, tmp_path, condition, named):
+    corpus, output = _long_corpus(write_texts, 203), tmp_path / "out"
+    arguments = ["run", str(corpus), "-t", str(bpe.path), "-o", str(output), "--set", "runtime.audit_rate=7"]
+    code = textwrap.dedent(COMMAND).replace("{condition}", condition)
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout == ""
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert errors[0].startswith(named)
+    assert "Traceback" not in done.stderr
+    _assert_nothing_published(output)
