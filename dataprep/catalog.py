@@ -31,7 +31,11 @@ def folders(kind: str) -> list[Path]:
     """The folders to look in for ``pipelines`` or ``tokenizers``, the user's first."""
     package = Path(str(files("dataprep")))
     checkout = package.parent / kind
-    shipped = checkout if (checkout / "README.md").is_file() and (package.parent / "pyproject.toml").is_file() else package / "_catalog" / kind
+    shipped = (
+        checkout
+        if (checkout / "README.md").is_file() and (package.parent / "pyproject.toml").is_file()
+        else package / "_catalog" / kind
+    )
     extra = [Path(part) / kind for part in os.environ.get("DATAPREP_PATH", "").split(os.pathsep) if part]
     return [*extra, shipped]
 
@@ -48,7 +52,9 @@ def names(kind: str) -> dict[str, Path]:
 def describe(what: str) -> list[dict[str, Any]]:
     """What is shipped (and what ``$DATAPREP_PATH`` adds): ``corpora`` or ``tokenizers``, as plain JSON values."""
     kind, model = ("pipelines", Corpus) if what == "corpora" else ("tokenizers", TokenizerSpec)
-    return [{**_with(model, load_yaml(path), {}, str(path)).to_json(), "path": str(path)} for path in names(kind).values()]
+    return [
+        {**_with(model, load_yaml(path), {}, str(path)).to_json(), "path": str(path)} for path in names(kind).values()
+    ]
 
 
 def find_corpus(arguments: Sequence[str], overrides: dict[str, dict[str, Any]]) -> tuple[Corpus, Path]:
@@ -71,7 +77,9 @@ def find_corpus(arguments: Sequence[str], overrides: dict[str, dict[str, Any]]) 
         path = names("pipelines")[first]
     else:
         if len(arguments) == 1 and not _looks_like_path(first) and not os.path.exists(first):
-            raise SpecError(f"unknown corpus {first!r}; shipped are {', '.join(names('pipelines'))}; or give paths of files, or a YAML")
+            raise SpecError(
+                f"unknown corpus {first!r}; shipped are {', '.join(names('pipelines'))}; or give paths of files, or a YAML"
+            )
         value: dict[str, Any] = {"name": _corpus_name(arguments), "source": {"kind": "files", "paths": list(arguments)}}
         return _with(Corpus, value, overrides, "the corpus"), Path()
     return _with(Corpus, load_yaml(path), overrides, str(path)), path.parent
@@ -93,7 +101,9 @@ def _looks_like_path(text: str) -> bool:
 
 def _corpus_name(arguments: Sequence[str]) -> str:
     """``dump/*.jsonl.zst`` -> ``dump``; ``books.jsonl`` -> ``books``."""
-    first = Path(arguments[0].split("*")[0].split("?")[0].split("[")[0] + ("x" if set(arguments[0]) & set("*?[") else ""))
+    first = Path(
+        arguments[0].split("*")[0].split("?")[0].split("[")[0] + ("x" if set(arguments[0]) & set("*?[") else "")
+    )
     single = len(arguments) == 1 and not set(arguments[0]) & set("*?[")
     name = first.name.split(".")[0] if single else first.resolve().parent.name
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip("-._+")[:100] or "corpus"
@@ -129,7 +139,9 @@ def find_tokenizer(argument: str, overrides: dict[str, Any]) -> tuple[TokenizerS
         value = {"name": _slug(argument.split("/")[1]), "type": "HuggingFaceTokenizer", "repo": argument, **overrides}
         spec = TokenizerSpec.from_json(value, f"--tokenizer {argument}")
     else:
-        raise SpecError(f"unknown tokenizer {argument!r}; shipped are {', '.join(shipped)}; or give a folder, a file, a YAML, or org/name on the hub")
+        raise SpecError(
+            f"unknown tokenizer {argument!r}; shipped are {', '.join(shipped)}; or give a folder, a file, a YAML, or org/name on the hub"
+        )
     if spec.path is not None:
         return spec, folder / Path(spec.path).expanduser()
     return spec, fetch_tokenizer(spec)
@@ -138,7 +150,13 @@ def find_tokenizer(argument: str, overrides: dict[str, Any]) -> tuple[TokenizerS
 def _tokenizer_name(path: Path) -> str:
     resolved = Path(os.path.abspath(path))
     known = {name for group in FILES.values() for name in group}
-    return _slug(resolved.parent.name if resolved.is_file() and resolved.name in known else resolved.stem if resolved.is_file() else resolved.name)
+    return _slug(
+        resolved.parent.name
+        if resolved.is_file() and resolved.name in known
+        else resolved.stem
+        if resolved.is_file()
+        else resolved.name
+    )
 
 
 def _slug(text: str) -> str:

@@ -104,6 +104,11 @@ class Definition:
             }
         return {t["content"]: t["id"] for t in self.config.get("added_tokens") or () if t.get("special")}
 
+    @property
+    def added(self) -> dict[str, int]:
+        """Added token's text -> id, special or not; a SentencePiece model has none."""
+        return {token["content"]: token["id"] for token in self.config.get("added_tokens") or ()}
+
     def encodes_specials(self, special_text: SpecialText) -> bool:
         """Whether a literal special string inside a document becomes its special id."""
         return special_text != "plain" and self.type != "Llama2Tokenizer"
@@ -131,7 +136,7 @@ class Definition:
             return int(self.sentencepiece.get_piece_size())
         vocab = self.config["model"].get("vocab")
         largest = max(vocab.values(), default=-1) if isinstance(vocab, dict) else len(vocab or ()) - 1
-        return 1 + max([largest, *(token["id"] for token in self.config.get("added_tokens") or ())])
+        return 1 + max([largest, *self.added.values()])
 
     def token_id(self, text: str) -> int | None:
         """The id of a token given by its text."""
@@ -140,9 +145,8 @@ class Definition:
             return found if self.sentencepiece.id_to_piece(found) == text else None
         if text in self.specials:
             return self.specials[text]
-        for token in self.config.get("added_tokens") or ():
-            if token["content"] == text:
-                return int(token["id"])
+        if text in self.added:
+            return self.added[text]
         vocab = self.config["model"].get("vocab")
         return vocab.get(text) if isinstance(vocab, dict) else None
 
@@ -285,7 +289,9 @@ def _choices(definition: Definition) -> str:
 def missing_eod(identity: TokenizerIdentity) -> SpecError:
     """The error for a tokenizer that does not say which token ends a document."""
     definition = define(identity.type, Path(identity.path))
-    return SpecError(f"the tokenizer {identity.name} does not say which token ends a document; {_choices(definition)}, or write none with --set policy.eod=none")
+    return SpecError(
+        f"the tokenizer {identity.name} does not say which token ends a document; {_choices(definition)}, or write none with --set policy.eod=none"
+    )
 
 
 def load(identity: TokenizerIdentity) -> Definition:

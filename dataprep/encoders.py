@@ -70,7 +70,8 @@ class Gigatoken:
         import gigatoken
 
         try:
-            self._tokenizer = gigatoken.Tokenizer.from_json(self._text)
+            with _panics_explained(f"gigatoken {self.version} cannot open this tokenizer"):
+                self._tokenizer = gigatoken.Tokenizer.from_json(self._text)
         except (ValueError, RuntimeError, NotImplementedError) as error:
             raise EncodeError(f"gigatoken cannot open this tokenizer: {error}") from error
         self._encoded_bytes = 0
@@ -95,7 +96,8 @@ class Gigatoken:
             ak.contents.NumpyArray(batch.values, parameters={"__array__": "char"}),
             parameters={"__array__": "string"},
         )
-        layout = self._tokenizer.encode_batch(ak.Array(texts), parallel=False).layout
+        with _panics_explained(f"gigatoken {self.version} failed on a batch; use --set runtime.engine=reference"):
+            layout = self._tokenizer.encode_batch(ak.Array(texts), parallel=False).layout
         ids, offsets = np.asarray(layout.content.data), np.asarray(layout.offsets.data)
         if ids.dtype != np.uint32 or len(offsets) != len(batch) + 1:
             raise EncodeError(f"gigatoken {self.version} returned {ids.dtype}[{len(offsets) - 1}]; use --set runtime.engine=reference")
@@ -107,10 +109,22 @@ class Gigatoken:
 
         Holds the GIL, which a batch does not: for small texts only.
         """
-        parts = [self._tokenizer.encode(batch.document(i)) for i in range(len(batch))]
+        with _panics_explained(f"gigatoken {self.version} failed on a document; use --set runtime.engine=reference"):
+            parts = [self._tokenizer.encode(batch.document(i)) for i in range(len(batch))]
         offsets = np.zeros(len(parts) + 1, np.int64)
         np.cumsum([len(ids) for ids in parts], out=offsets[1:])
         return TokenBatch(np.concatenate(parts), offsets)
+
+
+@contextmanager
+def _panics_explained(doing: str) -> Iterator[None]:
+    """Turn a Rust panic, which is no Exception to Python and would end the thread, into an EncodeError."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise EncodeError(f"{doing}: {' '.join(str(error).split())[:200]}") from error
 
 
 class Tokenizers:
@@ -136,6 +150,10 @@ class Tokenizers:
         except Exception as error:  # noqa: BLE001  tokenizers raises bare Exception
             raise SpecError(f"not a tokenizer.json: {error}") from error
         self._tokenizer.encode_special_tokens = plain
+
+    def token_id(self, text: str) -> int | None:
+        found: int | None = self._tokenizer.token_to_id(text)
+        return found
 
     def encode(self, batch: TextBatch) -> TokenBatch:
         texts = [batch.document(i).decode() for i in range(len(batch))]
@@ -167,10 +185,22 @@ def _ragged(lists: list[list[int]]) -> TokenBatch:
 
 
 def open_reference(definition: Definition, special_text: SpecialText) -> Encoder:
-    """The encoder that defines the right answer."""
+    """The encoder that defines the right answer.
+
+    Raises:
+        SpecError: the library cannot read the files, or numbers the added tokens otherwise than they say: BOS and EOD
+            are taken from the files, so that they would not be the reference's.
+    """
     if definition.type == "Llama2Tokenizer":
         return SentencePiece(definition.sentencepiece)
-    return Tokenizers(definition.text("encode"), plain=special_text == "plain")
+    reference = Tokenizers(definition.text("encode"), plain=special_text == "plain")
+    for text, number in definition.added.items():
+        if (found := reference.token_id(text)) != number:
+            raise SpecError(
+                f"{definition.path}: its file gives the added token {text!r} the id {number}, the tokenizers library {found}: added "
+                "tokens have to follow the vocabulary without a gap. Load it with the library and save it again"
+            )
+    return reference
 
 
 def open_engine(definition: Definition, special_text: SpecialText, engine: str, memory: int | None = None) -> Encoder:

@@ -118,13 +118,17 @@ def read_header(path: Path) -> Header:
         raise FormatError(f"{path}: expected a header of {HEADER.size} bytes, found a file of {len(head)}")
     magic, version, code, sequences, boundaries = HEADER.unpack(head)
     if magic[:8] == b"TNTIDX\x00\x00":
-        raise FormatError(f"{path}: expected {MAGIC!r}, found TNTIDX, the old 'lazy' or 'cached' format; rebuild it from the text")
+        raise FormatError(
+            f"{path}: expected {MAGIC!r}, found TNTIDX, the old 'lazy' or 'cached' format; rebuild it from the text"
+        )
     if magic != MAGIC:
         raise FormatError(f"{path}: byte 0: expected {MAGIC!r}, found {magic!r}; this is not a Megatron index")
     if version != VERSION:
         raise FormatError(f"{path}: byte 9: expected version {VERSION}, found {version}")
     if code in (9, 10):
-        raise FormatError(f"{path}: byte 17: dtype code {code} is fairseq's uint{32 if code == 9 else 64}; Megatron cannot read it")
+        raise FormatError(
+            f"{path}: byte 17: dtype code {code} is fairseq's uint{32 if code == 9 else 64}; Megatron cannot read it"
+        )
     if code not in DTYPES:
         raise FormatError(f"{path}: byte 17: expected a dtype code of 1 to 8, found {code}")
     header = Header(code, sequences, boundaries)
@@ -168,7 +172,9 @@ class IndexedDataset:
         self.document_indices = np.frombuffer(raw, "<i8", d, HEADER.size + 12 * n)
         data = _map(bin_path(self.prefix))
         if data.nbytes % self.dtype.itemsize:
-            raise FormatError(f"{bin_path(self.prefix)}: {data.nbytes} bytes are not a whole number of {self.dtype.name}")
+            raise FormatError(
+                f"{bin_path(self.prefix)}: {data.nbytes} bytes are not a whole number of {self.dtype.name}"
+            )
         self.tokens = data.view(self.dtype)
 
     def __len__(self) -> int:
@@ -205,7 +211,9 @@ class IndexedDataset:
         start, remainder = divmod(int(self.sequence_pointers[index]), self.dtype.itemsize)
         stop = start + int(self.sequence_lengths[index])
         if remainder or start < 0 or stop < start or stop > len(self.tokens):
-            raise FormatError(f"{self.prefix}: sequence {index} lies outside the .bin; run: dataprep verify {self.prefix}")
+            raise FormatError(
+                f"{self.prefix}: sequence {index} lies outside the .bin; run: dataprep verify {self.prefix}"
+            )
         return self.tokens[start:stop]
 
     def document(self, i: int) -> npt.NDArray[Any]:
@@ -270,8 +278,9 @@ class IndexWriter:
 
     def truncate(self, num_documents: int, num_sequences: int, num_tokens: int) -> None:
         """Forget all documents but the first; the counts are what they were then."""
-        os.ftruncate(self._file.fileno(), 4 * num_documents)
-        self._file.seek(4 * num_documents)
+        with explain(self._folder, "cut a scratch file in"):
+            os.ftruncate(self._file.fileno(), 4 * num_documents)
+            self._file.seek(4 * num_documents)
         self.num_documents, self.num_sequences, self.num_tokens = num_documents, num_sequences, num_tokens
 
     def chunks(self) -> Iterator[npt.NDArray[np.int32]]:
@@ -321,8 +330,12 @@ class IndexedWriter:
         self.prefix = prefix
         self.dtype = dtype
         self.durable = durable
-        self.index = IndexWriter(prefix.parent)
         self.bin = AtomicFile(bin_path(prefix), durable)
+        try:
+            self.index = IndexWriter(prefix.parent)
+        except BaseException:
+            self.bin.discard()
+            raise
 
     def append(self, batch: TokenBatch) -> None:
         """Append documents whose ids have the dtype already."""
@@ -369,7 +382,9 @@ class IndexedWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.bin.discard()
         self.index.close()
 

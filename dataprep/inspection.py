@@ -89,7 +89,9 @@ def open_pair(prefix: str | Path) -> IndexedDataset:
     if path.is_dir():
         found = sorted(path.glob("*.idx"))
         if len(found) != 1:
-            raise SpecError(f"{path} is a folder with {len(found)} indexed pairs; name one: {', '.join(str(p.with_suffix('')) for p in found[:5])}")
+            raise SpecError(
+                f"{path} is a folder with {len(found)} indexed pairs; name one: {', '.join(str(p.with_suffix('')) for p in found[:5])}"
+            )
         path = found[0].with_suffix("")
     if not path.with_name(f"{path.name}.idx").exists():
         raise SpecError(f"no such prefix: {path}.idx does not exist")
@@ -130,8 +132,17 @@ def document(prefix: str | Path, number: int, tokenizer: str | None = None) -> d
     else:
         raise SpecError(f"{pair.prefix} has no manifest that names its tokenizer; give one with --tokenizer")
     ids = pair.document(number).tolist()
-    result: dict[str, Any] = {"document": number, "num_tokens": len(ids), "ids": ids, "text": decode_ids(definition, ids)}
-    span = next((s for s in manifest.provenance if 0 <= number - s.first_document < s.num_documents), None) if manifest else None
+    result: dict[str, Any] = {
+        "document": number,
+        "num_tokens": len(ids),
+        "ids": ids,
+        "text": decode_ids(definition, ids),
+    }
+    span = (
+        next((s for s in manifest.provenance if 0 <= number - s.first_document < s.num_documents), None)
+        if manifest
+        else None
+    )
     if manifest is not None and span is not None:
         exact = span.num_documents == span.num_records
         first = span.first_row + (number - span.first_document if exact else 0)
@@ -187,12 +198,18 @@ def _run_status(work: Path) -> dict[str, Any]:
     try:
         recipe = json.loads((work / "recipe.json").read_text(encoding="utf-8"))
         plan = json.loads((work / "plan.json").read_text(encoding="utf-8"))
-        events = (work / "events.jsonl").read_text(encoding="utf-8").splitlines() if (work / "events.jsonl").exists() else []
+        events = (
+            (work / "events.jsonl").read_text(encoding="utf-8").splitlines() if (work / "events.jsonl").exists() else []
+        )
     except (OSError, ValueError) as error:
         return {"work": str(work), "state": "unreadable", "detail": str(error)}
     last = _last_event(events)
     units = len(plan["units"])
-    done = sum(1 for entry in os.scandir(work / "shards") if entry.name.endswith(".json")) if (work / "shards").is_dir() else 0
+    done = (
+        sum(1 for entry in os.scandir(work / "shards") if entry.name.endswith(".json"))
+        if (work / "shards").is_dir()
+        else 0
+    )
     published = last.get("event") == "published"
     holder = _holder(work / "lock")
     return {

@@ -162,7 +162,9 @@ def recheck(pair: IndexedDataset, manifest: DatasetManifest, sample: int) -> int
     for span in chosen:
         check_unchanged(recipe.files[span.file])
         each = -(-sample // len(chosen))
-        wanted = np.array(sorted(random.Random(span.first_document).sample(range(span.num_documents), min(each, span.num_documents))))
+        wanted = np.array(
+            sorted(random.Random(span.first_document).sample(range(span.num_documents), min(each, span.num_documents)))
+        )
         count += _recheck_span(pair, recipe, definition, span, wanted, engine, reference)
     return count
 

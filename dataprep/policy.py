@@ -138,7 +138,9 @@ def finish(tokens: TokenBatch, recipe: Recipe) -> TokenBatch:
     dtype = np.dtype(recipe.dtype)
     limit = min(recipe.tokenizer.vocab_size, int(np.iinfo(dtype).max) + 1)
     if len(tokens.ids) and int(tokens.ids.max()) >= limit:
-        raise EncodeError(f"id {int(tokens.ids.max())} does not fit: vocabulary {recipe.tokenizer.vocab_size}, {dtype.name}")
+        raise EncodeError(
+            f"id {int(tokens.ids.max())} does not fit: vocabulary {recipe.tokenizer.vocab_size}, {dtype.name}"
+        )
     bos = recipe.tokenizer.bos_id if recipe.writes_bos else None
     eod = recipe.tokenizer.eod_id if recipe.policy.eod == "append" else None
     lengths = tokens.lengths

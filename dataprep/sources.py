@@ -61,7 +61,11 @@ def _match(pattern: str, folder: Path) -> list[Path]:
     if path.is_file():
         return [_absolute(path)]
     if path.is_dir():
-        inside = [p for p in path.rglob("*") if p.is_file() and not any(part.startswith(".") for part in p.parts[len(path.parts):])]
+        inside = [
+            p
+            for p in path.rglob("*")
+            if p.is_file() and not any(part.startswith(".") for part in p.parts[len(path.parts) :])
+        ]
         if not inside:
             raise SpecError(f"the folder {path} holds no files")
         return [_absolute(p) for p in inside]
@@ -70,7 +74,9 @@ def _match(pattern: str, folder: Path) -> list[Path]:
         files = [folder / name for name in names if (folder / name).is_file()]
         if files:
             return [_absolute(p) for p in files]
-        raise SpecError(f"no file matches {pattern!r} in {_absolute(folder)}; quote the pattern so that the shell leaves it alone")
+        raise SpecError(
+            f"no file matches {pattern!r} in {_absolute(folder)}; quote the pattern so that the shell leaves it alone"
+        )
     raise SpecError(f"no such file or folder: {_absolute(path)}")
 
 

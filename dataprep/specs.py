@@ -293,7 +293,9 @@ class Recipe(Model):
         if self.policy.dtype == "uint16" and size > 65536:
             raise SpecError(f"policy.dtype=uint16 cannot hold a vocabulary of {size}; use int32 or auto")
         if self.policy.dtype == "auto":
-            return "uint16" if size < 65500 else "int32"  # Megatron-LM d98e8a64, indexed_dataset.py, DType.optimal_dtype
+            return (
+                "uint16" if size < 65500 else "int32"
+            )  # Megatron-LM d98e8a64, indexed_dataset.py, DType.optimal_dtype
         return self.policy.dtype
 
     @property
@@ -325,7 +327,6 @@ class Runtime(Model):
     audit_rate: int = Field(default=2000, ge=0)
     max_rejects: float = Field(default=0.01, ge=0, le=1)
 
-
     def unit_size(self, total_bytes: int) -> int:
         """Source bytes per unit for a corpus of this size."""
         if self.unit_bytes is not None:
@@ -344,7 +345,9 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
         key, equals, text = setting.partition("=")
         namespace, dot, name = key.partition(".")
         if not (equals and dot and name) or namespace not in NAMESPACES:
-            raise SpecError(f"--set {setting}: expected NAMESPACE.KEY=VALUE with a namespace of {', '.join(NAMESPACES)}")
+            raise SpecError(
+                f"--set {setting}: expected NAMESPACE.KEY=VALUE with a namespace of {', '.join(NAMESPACES)}"
+            )
         try:
             result.setdefault(namespace, {})[name] = yaml.safe_load(text) if text.strip() else text
         except yaml.YAMLError as error:

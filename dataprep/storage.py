@@ -251,16 +251,20 @@ class AtomicFile:
                 sync_folder(self.path.parent)
 
     def discard(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-        with contextlib.suppress(FileNotFoundError):
+        """Remove what was not committed. Never raises: it follows an error that says more, and `sweep` follows it."""
+        with contextlib.suppress(OSError):
+            if self.fd >= 0:
+                fd, self.fd = self.fd, -1
+                os.close(fd)
+        with contextlib.suppress(OSError):
             self.temporary.unlink()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             if kind is None:
                 self.commit()
@@ -340,20 +344,25 @@ def _read_write(source: int, target: int, position: int, count: int) -> int:
 def sweep(folder: Path) -> int:
     """Remove what dead runs left half-written in a folder that this run holds; returns how many."""
     count = 0
-    if folder.is_dir():
-        for path in folder.iterdir():
-            if MARK in path.name:
-                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
-                count += 1
+    with explain(folder, "clear"):
+        if folder.is_dir():
+            for path in folder.iterdir():
+                if MARK in path.name:
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+                    count += 1
     return count
 
 
 def replace_link(link: Path, target: str) -> None:
-    """Point a symlink at a new target in one step; anything that is not a symlink stays as it is."""
+    """Point a symlink at a new target in one step; anything that is not a symlink stays as it is.
+
+    The temporary name holds the target's, whose lock the caller holds: what a dead run left is replaced, too.
+    """
     if link.exists() and not link.is_symlink():
         return
-    temporary = link.with_name(f"{link.name}{MARK}{os.getpid()}-{secrets.token_hex(4)}")
+    temporary = link.with_name(f"{link.name}{MARK}{target}")
     with explain(link, "link"):
+        temporary.unlink(missing_ok=True)
         temporary.symlink_to(target)
         os.replace(temporary, link)
 
@@ -367,7 +376,8 @@ def hold(path: Path) -> Iterator[None]:
     """
     with explain(path, "lock"):
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
+    try:
+        with explain(path, "lock"):  # but not the block: its errors are not the lock's
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -375,8 +385,9 @@ def hold(path: Path) -> Iterator[None]:
             record = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S %z")}
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(record).encode(), 0)
-            yield
-        finally:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
             os.close(fd)
 
 

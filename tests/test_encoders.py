@@ -221,6 +221,14 @@ def test_plain_special_text_keeps_the_ids_of_other_added_tokens(make_tokenizer):
         assert _lists(encoder.encode(strings(["a<tool>", "<eod>"]))) == [[97, 259], list(b"<eod>")]
 
 
+def test_added_tokens_that_the_reference_library_numbers_otherwise_are_a_spec_error(make_tokenizer, byte_json):
+    """BOS and EOD come from the file: `<eod>` would be written as 300, and the library would never give that id."""
+    added = [{**token, "id": 300} if token["content"] == "<eod>" else token for token in byte_json["added_tokens"]]
+    folder = make_tokenizer(added_tokens=added)
+    with pytest.raises(SpecError, match=r"the added token '<eod>' the id 300, the tokenizers library \d+: "):
+        open_reference(define("HuggingFaceTokenizer", folder), "encode")
+
+
 def test_auto_falls_back_to_the_reference_and_says_so(make_tokenizer, monkeypatch, caplog):
     def refuse(self: Gigatoken) -> None:
         raise EncodeError("gigatoken cannot open this tokenizer: no")

@@ -110,7 +110,9 @@ class Merger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._writer.__exit__(kind, error, trace)
         if kind is not None:
             shutil.rmtree(self._layout.merged, ignore_errors=True)

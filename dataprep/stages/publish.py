@@ -37,12 +37,28 @@ def run(layout: Layout, manifest: DatasetManifest) -> None:
                 f"{layout.dataset} exists but is no complete dataset; move it away and run the same command again"
             ) from error
         sync_folder(layout.output)
+    settle(layout)
+
+
+def settle(layout: Layout) -> None:
+    """What follows the rename: point the symlink at the dataset and remove the shards. Done twice, it does no harm."""
     replace_link(layout.link, layout.dataset.name)
     clear(layout)
 
 
+def is_settled(layout: Layout) -> bool:
+    """Whether the run that published the dataset came to its end; if not, `settle` is left to do."""
+    try:
+        return not any(layout.shards.iterdir())
+    except OSError:
+        return True
+
+
 def clear(layout: Layout) -> None:
-    """Remove the shards of a published dataset; plan, recipe, events and rejects stay."""
+    """Remove the shards of a published dataset; plan, recipe, events and rejects stay.
+
+    Manifests first: a shard's manifest never stands without its shard.
+    """
     with contextlib.suppress(FileNotFoundError), explain(layout.shards, "clear"):
-        for path in list(layout.shards.iterdir()):
+        for path in sorted(layout.shards.iterdir(), key=lambda path: path.suffix != ".json"):
             path.unlink(missing_ok=True)

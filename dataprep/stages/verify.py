@@ -167,7 +167,10 @@ def _check_index(path: Path, report: Report) -> IndexedDataset | None:
     if header.code not in (4, 8):
         report.warn("dtype", f"{idx_path(path)}: dtype {report.dtype} is unusual; Megatron writes uint16 or int32")
     if header.num_bytes != idx_path(path).stat().st_size:
-        report.warn("modes", f"{idx_path(path)}: {header.num_sequences} bytes more than text needs: multimodal modes, or stray bytes")
+        report.warn(
+            "modes",
+            f"{idx_path(path)}: {header.num_sequences} bytes more than text needs: multimodal modes, or stray bytes",
+        )
     if not header.num_sequences:
         report.error("empty", f"{path}: no sequences; Megatron hangs while it builds its sample index")
         return None
@@ -201,7 +204,10 @@ def _check_lengths(pair: IndexedDataset, report: Report) -> int:
         lengths = pair.sequence_lengths[start : start + CHUNK]
         if len(lengths) and int(lengths.min()) < 0:
             bad = start + int(np.flatnonzero(lengths < 0)[0])
-            report.error("length-negative", f"{pair.prefix}.idx: sequence {bad} has {pair.sequence_lengths[bad]} tokens; Megatron reads the rest of the file, or hangs")
+            report.error(
+                "length-negative",
+                f"{pair.prefix}.idx: sequence {bad} has {pair.sequence_lengths[bad]} tokens; Megatron reads the rest of the file, or hangs",
+            )
             return total
         ends = np.cumsum(lengths, dtype=np.int64)
         expected = (np.concatenate([[0], ends[:-1]]) + total) * item_size
@@ -237,7 +243,10 @@ def _check_boundaries(pair: IndexedDataset, report: Report) -> None:
     if decreasing:
         report.error("boundaries", f"{name}: document boundaries decrease")
     elif report.num_documents < len(pair):
-        report.warn("sentence-level", f"{name}: {len(pair)} sequences in {report.num_documents} documents; GPT training ignores documents and shuffles sequences")
+        report.warn(
+            "sentence-level",
+            f"{name}: {len(pair)} sequences in {report.num_documents} documents; GPT training ignores documents and shuffles sequences",
+        )
     if empty:
         report.warn("empty-documents", f"{name}: {empty} documents without a sequence")
 
@@ -254,9 +263,15 @@ def _check_tokens(
     scan = _scan(pair, eod, parts, report, progress)
     report.bin_checksum, report.max_id = scan.checksum, scan.largest
     if scan.smallest < 0:
-        report.error("id-negative", f"{bin_path(pair.prefix)}: holds the id {scan.smallest}; Megatron fails, or masks it as padding")
+        report.error(
+            "id-negative",
+            f"{bin_path(pair.prefix)}: holds the id {scan.smallest}; Megatron fails, or masks it as padding",
+        )
     if tokenizer and scan.largest >= tokenizer.vocab_size:
-        report.error("id-range", f"{bin_path(pair.prefix)}: holds the id {scan.largest}, the vocabulary has {tokenizer.vocab_size}; silent with tensor parallelism")
+        report.error(
+            "id-range",
+            f"{bin_path(pair.prefix)}: holds the id {scan.largest}, the vocabulary has {tokenizer.vocab_size}; silent with tensor parallelism",
+        )
     if eod is None:
         return
     report.eod_id, report.num_with_eod = eod, _count_ends(pair, eod)
@@ -309,7 +324,9 @@ def _scan(
                     progress(count)
             while number < len(ends) and position == ends[number][0]:
                 if f"xxh3_128:{part.hexdigest()}" != ends[number][1]:
-                    report.error("merge", f"{bin_path(pair.prefix)}: bytes up to {position} are not those of shard {number}")
+                    report.error(
+                        "merge", f"{bin_path(pair.prefix)}: bytes up to {position} are not those of shard {number}"
+                    )
                 part.reset()
                 number += 1
             if not count and room:
@@ -350,4 +367,7 @@ def _check_manifest(path: Path, report: Report, manifest: DatasetManifest) -> No
         claims.append(("checksum of .idx", prefix.files.idx_checksum, checksum(idx_path(path))))
     for what, expected, found in claims:
         if expected != found:
-            report.error("manifest", f"{path}: {what}: the manifest says {expected}, found {found}; the files are not those that were published")
+            report.error(
+                "manifest",
+                f"{path}: {what}: the manifest says {expected}, found {found}; the files are not those that were published",
+            )
