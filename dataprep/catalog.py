@@ -78,7 +78,8 @@ def find_corpus(arguments: Sequence[str], overrides: dict[str, dict[str, Any]]) 
     else:
         if len(arguments) == 1 and not _looks_like_path(first) and not os.path.exists(first):
             raise SpecError(
-                f"unknown corpus {first!r}; shipped are {', '.join(names('pipelines'))}; or give paths of files, or a YAML"
+                f"unknown corpus {first!r}; shipped are {', '.join(names('pipelines'))}; "
+                "or give paths of files, or a YAML"
             )
         value: dict[str, Any] = {"name": _corpus_name(arguments), "source": {"kind": "files", "paths": list(arguments)}}
         return _with(Corpus, value, overrides, "the corpus"), Path()
@@ -140,7 +141,8 @@ def find_tokenizer(argument: str, overrides: dict[str, Any]) -> tuple[TokenizerS
         spec = TokenizerSpec.from_json(value, f"--tokenizer {argument}")
     else:
         raise SpecError(
-            f"unknown tokenizer {argument!r}; shipped are {', '.join(shipped)}; or give a folder, a file, a YAML, or org/name on the hub"
+            f"unknown tokenizer {argument!r}; shipped are {', '.join(shipped)}; "
+            "or give a folder, a file, a YAML, or org/name on the hub"
         )
     if spec.path is not None:
         return spec, folder / Path(spec.path).expanduser()
@@ -197,7 +199,7 @@ def fetch_tokenizer(spec: TokenizerSpec) -> Path:
     wanted = [*FILES[spec.type], "tokenizer_config.json", "special_tokens_map.json"]
     try:
         return Path(snapshot_download(spec.repo, allow_patterns=wanted))
-    except Exception as error:  # noqa: BLE001  the client's error tree spans three packages
+    except Exception as error:  # the client's error tree spans three packages
         reason = " ".join(str(error).split())[:200]
         raise SourceError(
             f"cannot fetch the tokenizer {spec.repo} from the hub: {reason}; log in with `hf auth login` if it is "

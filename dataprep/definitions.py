@@ -66,17 +66,19 @@ class Definition:
         import orjson
 
         if self.type == "HuggingFaceTokenizer":
-            config = orjson.loads(self.contents["tokenizer.json"])
-            if not isinstance(config, dict) or "model" not in config:
-                raise ValueError("expected an object with the key 'model'")
-            return config
+            return _checked(orjson.loads(self.contents["tokenizer.json"]))
         if self.type == "GPT2BPETokenizer":
-            return _gpt2_config(orjson.loads(self.contents["vocab.json"]), self.contents["merges.txt"].decode())
+            return _checked(
+                _gpt2_config(orjson.loads(self.contents["vocab.json"]), self.contents["merges.txt"].decode())
+            )
         # Literal <s> and </s> stay text, as in SentencePiece: no added tokens. gigatoken's conversion sorts merges by
-        # (score, len(left), len(right)), which is what makes runs of spaces (score -1e9) come last; transformers 5 does not.
+        # (score, len(left), len(right)), which makes runs of spaces (score -1e9) come last; transformers 5 does not.
         from gigatoken._load.sentencepiece import sentencepiece_to_tokenizer_json
 
-        return {**orjson.loads(sentencepiece_to_tokenizer_json(self.contents["tokenizer.model"])), "added_tokens": []}
+        config = orjson.loads(sentencepiece_to_tokenizer_json(self.contents["tokenizer.model"]))
+        if not all(token["special"] for token in config["added_tokens"]):
+            raise ValueError("gigatoken does not know user-defined symbols")
+        return {**config, "added_tokens": []}
 
     @cached_property
     def sentencepiece(self) -> Any:
@@ -88,9 +90,12 @@ class Definition:
         import sentencepiece
 
         try:
-            return sentencepiece.SentencePieceProcessor(model_proto=self.contents["tokenizer.model"])
-        except RuntimeError as error:
-            raise SpecError(f"{self.path} is not a SentencePiece model") from error
+            model = sentencepiece.SentencePieceProcessor(model_proto=self.contents["tokenizer.model"])
+            if self.contents["tokenizer.model"] and model.get_piece_size():  # an empty file loads as a model of nothing
+                return model
+        except RuntimeError:
+            pass
+        raise SpecError(f"{self.path} is not a SentencePiece model")
 
     @cached_property
     def specials(self) -> dict[str, int]:
@@ -151,8 +156,31 @@ class Definition:
         return vocab.get(text) if isinstance(vocab, dict) else None
 
 
-def _gpt2_config(vocab: dict[str, int], merges: str) -> dict[str, Any]:
+def _checked(config: Any) -> dict[str, Any]:
+    """The same ``tokenizer.json``, if what is read of it here has the right shape; the library checks the rest."""
+    if not isinstance(config, dict) or not isinstance(config.get("model"), dict):
+        raise ValueError("expected an object with the key 'model'")
+    vocab = config["model"].get("vocab")
+    if isinstance(vocab, dict):
+        if not all(type(number) is int for number in vocab.values()):
+            raise ValueError("expected a vocabulary of whole numbers")
+    elif not isinstance(vocab, list):
+        raise ValueError("expected model.vocab to be an object or a list")
+    if not vocab:
+        raise ValueError("its vocabulary is empty")
+    added = config.get("added_tokens")
+    if added is not None and not isinstance(added, list):
+        raise ValueError("expected added_tokens to be a list")
+    for token in added or ():
+        if not (isinstance(token, dict) and isinstance(token.get("content"), str) and type(token.get("id")) is int):
+            raise ValueError(f"expected an added token with content and id, found {str(token)[:80]}")
+    return config
+
+
+def _gpt2_config(vocab: Any, merges: str) -> dict[str, Any]:
     """The ``tokenizer.json`` of a byte-level BPE in GPT-2's two files, as transformers' GPT2Tokenizer builds it."""
+    if not isinstance(vocab, dict):
+        raise ValueError("expected vocab.json to be an object")
     lines = merges.split("\n")
     if lines and lines[0].startswith("#version"):
         lines = lines[1:]
@@ -181,9 +209,8 @@ def _gpt2_config(vocab: dict[str, int], merges: str) -> dict[str, Any]:
     }
 
 
-@lru_cache(maxsize=2)
 def define(type_: TokenizerType, path: Path) -> Definition:
-    """Read the files of a tokenizer, once per process.
+    """Read the files of a tokenizer; again only once one of them has changed.
 
     Args:
         type_: Megatron's name.
@@ -195,18 +222,35 @@ def define(type_: TokenizerType, path: Path) -> Definition:
     folder = path if path.is_dir() else path.parent
     names = FILES[type_]
     files = [path] if len(names) == 1 and not path.is_dir() else [folder / name for name in names]
-    hints: dict[str, str] = {}
+    hints = [folder / hint for hint in HINTS if type_ == "HuggingFaceTokenizer" and (folder / hint).is_file()]
     try:
-        contents = {name: file.read_bytes() for name, file in zip(names, files, strict=True)}
-        for hint in HINTS:
-            if type_ == "HuggingFaceTokenizer" and (folder / hint).is_file():
-                hints = _named_tokens(json.loads((folder / hint).read_text(encoding="utf-8"))) | hints
-    except (OSError, ValueError) as error:
+        stamps = tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in map(Path.stat, [*files, *hints]))
+        return _define(type_, path, tuple(files), tuple(hints), stamps)
+    except OSError as error:
         raise SpecError(f"cannot read the {type_} at {path}: {error}; it needs {' and '.join(names)}") from error
-    return Definition(type_, path, contents, hints)
 
 
-def _named_tokens(config: dict[str, Any]) -> dict[str, str]:
+@lru_cache(maxsize=2)
+def _define(
+    type_: TokenizerType,
+    path: Path,
+    files: tuple[Path, ...],
+    hints: tuple[Path, ...],
+    stamps: tuple[tuple[int, ...], ...],
+) -> Definition:
+    contents = {name: file.read_bytes() for name, file in zip(FILES[type_], files, strict=True)}
+    named: dict[str, str] = {}
+    for hint in hints:
+        try:
+            named = _named_tokens(json.loads(hint.read_text(encoding="utf-8"))) | named
+        except ValueError as error:
+            raise SpecError(f"{hint} is not JSON that names tokens: {error}; mend it, or move it away") from error
+    return Definition(type_, path, contents, named)
+
+
+def _named_tokens(config: Any) -> dict[str, str]:
+    if not isinstance(config, dict):
+        raise ValueError("expected an object")
     result = {}
     for key in ("bos_token", "eos_token"):
         value = config.get(key)
@@ -239,8 +283,12 @@ def identify(spec: TokenizerSpec, path: Path) -> TokenizerIdentity:
         bos_text = "<|endoftext|>" if "<|endoftext|>" in definition.specials else None
         eod_text = spec.eod or bos_text
     else:
-        before, after = _added_around(definition.config.get("post_processor"))
-        if len(before) > 1 or any(text != eod_text for text in after):
+        processor = definition.config.get("post_processor")
+        try:
+            before, after = _added_around(processor)
+        except (KeyError, TypeError, ValueError) as error:
+            raise SpecError(f"{path} is not a {spec.type}: its post_processor is damaged: {error!r}") from error
+        if len(before) > 1 or len(after) > 1 or any(text != eod_text for text in after):
             raise SpecError(
                 f"{path}: this tokenizer puts {before + after} around a text; dataprep writes at most a BOS and an EOD"
             )
@@ -273,7 +321,7 @@ def _added_around(processor: dict[str, Any] | None) -> tuple[list[str], list[str
         return [t for before, _ in parts for t in before], [t for _, after in parts for t in after]
     if processor["type"] == "TemplateProcessing":
         pieces = [("SpecialToken" in piece, next(iter(piece.values()))["id"]) for piece in processor["single"]]
-        middle = next(i for i, (special, _) in enumerate(pieces) if not special)
+        middle = [special for special, _ in pieces].index(False)
         return [t for _, t in pieces[:middle]], [t for special, t in pieces[middle:] if special]
     if processor["type"] in ("BertProcessing", "RobertaProcessing"):
         return [processor["cls"][0]], [processor["sep"][0]]
@@ -290,7 +338,8 @@ def missing_eod(identity: TokenizerIdentity) -> SpecError:
     """The error for a tokenizer that does not say which token ends a document."""
     definition = define(identity.type, Path(identity.path))
     return SpecError(
-        f"the tokenizer {identity.name} does not say which token ends a document; {_choices(definition)}, or write none with --set policy.eod=none"
+        f"the tokenizer {identity.name} does not say which token ends a document; {_choices(definition)}, "
+        "or write none with --set policy.eod=none"
     )
 
 

@@ -151,6 +151,11 @@ class Tokenizers:
             raise SpecError(f"not a tokenizer.json: {error}") from error
         self._tokenizer.encode_special_tokens = plain
 
+    @property
+    def added(self) -> list[str]:
+        """The strings that the files declare to be tokens of their own."""
+        return [token.content for token in self._tokenizer.get_added_tokens_decoder().values()]
+
     def token_id(self, text: str) -> int | None:
         found: int | None = self._tokenizer.token_to_id(text)
         return found

@@ -1,9 +1,9 @@
-"""The indexed dataset: Megatron's ``.bin``/``.idx`` pair. This docstring is the byte specification.
+r"""The indexed dataset: Megatron's ``.bin``/``.idx`` pair. This docstring is the byte specification.
 
 ``.bin`` is the tokens, little-endian, one after the other, nothing else. ``.idx``, little-endian, unaligned:
 
     offset           bytes  field
-    0                9      magic ``MMIDIDX\\0\\0``
+    0                9      magic ``MMIDIDX\0\0``
     9                8      u64 version, 1
     17               1      u8 dtype code: uint8 1, int8 2, int16 3, int32 4, int64 5, float64 6, float32 7, uint16 8
     18               8      u64 n, number of sequences
@@ -41,7 +41,6 @@ from dataprep.storage import AtomicFile, copy_range, explain, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
     import numpy.typing as npt
 
@@ -136,7 +135,8 @@ def read_header(path: Path) -> Header:
         if size == 26 + 12 * sequences:
             raise FormatError(f"{path}: fairseq's layout (no document boundaries); Megatron cannot read it")
         raise FormatError(
-            f"{path}: expected {header.num_bytes} bytes for {sequences} sequences and {boundaries} boundaries, found {size}"
+            f"{path}: expected {header.num_bytes} bytes for {sequences} sequences and {boundaries} boundaries, "
+            f"found {size}"
         )
     return header
 
@@ -235,7 +235,8 @@ class IndexedDataset:
         first, last = int(bounds[0]), int(bounds[-1])
         ends = np.zeros(last - first + 1, dtype=np.int64)
         np.cumsum(self.sequence_lengths[first:last], out=ends[1:])
-        return np.diff(ends[bounds - first])
+        lengths: Offsets = np.diff(ends[bounds - first])
+        return lengths
 
 
 def _map(path: Path) -> npt.NDArray[np.uint8]:
@@ -382,9 +383,7 @@ class IndexedWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.bin.discard()
         self.index.close()
 

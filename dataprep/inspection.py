@@ -21,21 +21,25 @@ from dataprep.manifest import DatasetManifest, Lengths, load_manifest
 from dataprep.storage import MARK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
 
 QUANTILES = {"p01": 0.01, "p05": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99}
 
 
-def length_summary(pair: IndexedDataset) -> Lengths:
-    """Document lengths in tokens: exact quantiles by the nearest-rank rule, in memory bounded by the distinct lengths."""
+def length_summary(chunks: Iterable[npt.NDArray[Any]]) -> Lengths:
+    """Document lengths in tokens: exact quantiles by the nearest-rank rule, in memory bounded by the distinct lengths.
+
+    Args:
+        chunks: the lengths, some at a time; at least one length in all.
+    """
     values, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
-    for start in range(0, pair.num_documents, CHUNK):
-        lengths = pair.document_lengths(start, min(start + CHUNK, pair.num_documents))
+    for lengths in chunks:
         more, times = np.unique(lengths, return_counts=True)
         values, inverse = np.unique(np.concatenate([values, more]), return_inverse=True)
         counts = np.bincount(inverse, np.concatenate([counts, times])).astype(np.int64)
-    if not len(values):
-        raise FormatError(f"{pair.prefix} holds no documents")
+    assert len(values)
     ends = np.cumsum(counts)
     total = int(ends[-1])
     ranks = {name: max(1, int(np.ceil(share * total))) for name, share in QUANTILES.items()}
@@ -45,6 +49,18 @@ def length_summary(pair: IndexedDataset) -> Lengths:
         mean=float((values * counts).sum() / total),
         quantiles={name: int(values[np.searchsorted(ends, rank)]) for name, rank in ranks.items()},
     )
+
+
+def document_lengths(pair: IndexedDataset) -> Iterator[npt.NDArray[np.int64]]:
+    """The lengths of all documents in tokens, `CHUNK` at a time.
+
+    Raises:
+        FormatError: there are none.
+    """
+    if not pair.num_documents:
+        raise FormatError(f"{pair.prefix} holds no documents")
+    for start in range(0, pair.num_documents, CHUNK):
+        yield pair.document_lengths(start, min(start + CHUNK, pair.num_documents))
 
 
 def inspect(prefix: str | Path) -> dict[str, Any]:
@@ -62,7 +78,7 @@ def inspect(prefix: str | Path) -> dict[str, Any]:
         "num_documents": pair.num_documents,
         "num_tokens": pair.num_tokens,
         "num_bytes": pair.tokens.nbytes,
-        "lengths": length_summary(pair).to_json(),
+        "lengths": length_summary(document_lengths(pair)).to_json(),
     }
     if manifest is not None:
         tokenizer = manifest.recipe.tokenizer
@@ -89,9 +105,8 @@ def open_pair(prefix: str | Path) -> IndexedDataset:
     if path.is_dir():
         found = sorted(path.glob("*.idx"))
         if len(found) != 1:
-            raise SpecError(
-                f"{path} is a folder with {len(found)} indexed pairs; name one: {', '.join(str(p.with_suffix('')) for p in found[:5])}"
-            )
+            shown = ", ".join(str(p.with_suffix("")) for p in found[:5])
+            raise SpecError(f"{path} is a folder with {len(found)} indexed pairs; name one: {shown}")
         path = found[0].with_suffix("")
     if not path.with_name(f"{path.name}.idx").exists():
         raise SpecError(f"no such prefix: {path}.idx does not exist")

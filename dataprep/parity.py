@@ -26,6 +26,7 @@ from dataprep.sources import check_unchanged
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from dataprep.batches import Offsets
     from dataprep.definitions import Definition
     from dataprep.encoders import Encoder
     from dataprep.indexed import IndexedDataset
@@ -73,6 +74,10 @@ NASTY: tuple[str, ...] = (
 )
 """Strings that have told engines apart: whitespace runs, marks, joiners, special strings, long repeats."""
 
+OWN_STRINGS = 1000
+"""At most this many of a tokenizer's added tokens are tried as well: their rules (whole words only, the blanks around
+them) are where an engine may differ, and no fixed list can hold them."""
+
 GATE_BYTES = 1 << 17
 """At most this much of the corpus goes through the gate: 30 ms of the reference."""
 
@@ -83,7 +88,7 @@ def strings(texts: Sequence[str]) -> TextBatch:
 
 
 def gate(engine: Encoder, reference: Encoder, first: TextBatch | None) -> int:
-    """Compare engine and reference on the nasty strings and on the first documents of the corpus.
+    """Compare engine and reference on the nasty strings, the tokenizer's own added tokens, and the first documents.
 
     Returns:
         How many documents were compared.
@@ -91,8 +96,13 @@ def gate(engine: Encoder, reference: Encoder, first: TextBatch | None) -> int:
     Raises:
         EncodeError: they differ; the message names the document.
     """
-    nasty = strings(NASTY)
-    compare(engine.encode(nasty), nasty, engine, reference, lambda i: f"the built-in string {NASTY[i][:40]!r}")
+    own = [f"a{text}b {text} {text}{text}" for text in getattr(reference, "added", ())[:OWN_STRINGS]]
+    texts = [*NASTY, *own]
+    nasty = strings(texts)
+    compare(engine.encode(nasty), nasty, engine, reference, lambda i: f"the built-in string {texts[i][:40]!r}")
+    for text in texts:  # a few small documents take another way through the engine
+        one = strings([text])
+        compare(engine.encode(one), one, engine, reference, lambda _: f"the built-in string {text[:40]!r}")  # noqa: B023
     if first is None or not len(first):
         return len(nasty)
     few = max(1, int(np.searchsorted(first.offsets - first.offsets[0], GATE_BYTES, side="right")) - 1)
@@ -165,21 +175,22 @@ def recheck(pair: IndexedDataset, manifest: DatasetManifest, sample: int) -> int
         wanted = np.array(
             sorted(random.Random(span.first_document).sample(range(span.num_documents), min(each, span.num_documents)))
         )
-        count += _recheck_span(pair, recipe, definition, span, wanted, engine, reference)
+        documents = _documents(recipe, definition, span, engine)
+        count += _recheck_span(pair, recipe, span, wanted, documents, reference)
     return count
 
 
 def _recheck_span(
     pair: IndexedDataset,
     recipe: Recipe,
-    definition: Definition,
     span: Span,
-    wanted: np.ndarray[tuple[int], np.dtype[np.int64]],
-    engine: Encoder,
+    wanted: Offsets,
+    documents: Iterator[TextBatch],
     reference: Encoder,
 ) -> int:
+    """Compare the documents `wanted` of a span, numbered within it, sorted."""
     first = count = 0
-    for batch in _documents(recipe, definition, span, engine):
+    for batch in documents:
         inside = wanted[(wanted >= first) & (wanted < first + len(batch))] - first
         if len(inside):
             keep = np.zeros(len(batch), np.bool_)
@@ -189,9 +200,8 @@ def _recheck_span(
             for i, document in enumerate((inside + first + span.first_document).tolist()):
                 ids = again.ids[again.offsets[i] : again.offsets[i + 1]]
                 if not np.array_equal(ids, pair.document(document)):
-                    raise EncodeError(
-                        f"document {document} is not what {reference.name} makes of record {rows[i]} of {recipe.files[span.file].path}"
-                    )
+                    record = f"record {rows[i]} of {recipe.files[span.file].path}"
+                    raise EncodeError(f"document {document} is not what {reference.name} makes of {record}")
             count += len(inside)
         first += len(batch)
         if first > wanted[-1]:

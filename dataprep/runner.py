@@ -33,7 +33,7 @@ from dataprep import catalog
 from dataprep.cluster import Cluster
 from dataprep.definitions import identify, missing_eod
 from dataprep.errors import OutputError, SourceError, SpecError
-from dataprep.indexed import IndexedDataset, bin_path, idx_path
+from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
 from dataprep.manifest import DatasetManifest, EngineRecord, PairFiles, Prefix, Slice, Unit, load_manifest
 from dataprep.readers import cut
@@ -344,7 +344,7 @@ def _build(request: Request, watcher: Watcher) -> Result:
             recipe=recipe.model_copy(update={"files": hashing.result()}),
             prefixes=(_prefix(layout.stem, report, index),),
             counts=merger.counts,
-            lengths=length_summary(IndexedDataset(prefix)),
+            lengths=length_summary(merger.lengths()),
             provenance=tuple(merger.spans),
             engine=EngineRecord(
                 name=gate.engine.name,

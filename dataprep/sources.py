@@ -11,6 +11,7 @@ from __future__ import annotations
 import glob
 import os
 import sysconfig
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,10 +54,8 @@ def list_files(source: FilesSource, reader: ReaderSpec, folder: Path) -> tuple[S
 
 
 def _match(pattern: str, folder: Path) -> list[Path]:
-    try:
+    with suppress(KeyError, IndexError, ValueError):  # a literal brace in a file name
         pattern = os.path.expanduser(pattern.format(**sysconfig.get_paths()) if "{" in pattern else pattern)
-    except (KeyError, IndexError, ValueError):
-        pass  # a literal brace in a file name
     path = folder / pattern
     if path.is_file():
         return [_absolute(path)]

@@ -146,8 +146,8 @@ class TokenPolicy(Model):
         eod: the token that ends a document.
         special_text: what a literal special string inside a document becomes: ``encode`` = as the reference
             does, ``plain`` = ordinary text, ``reject`` = the document goes to the rejects.
-        empty: a document without text: ``drop`` (counted) or ``keep`` (as Megatron's preprocess_data does: BOS and EOD where
-            the tokenizer adds BOS, else a document boundary without a sequence).
+        empty: a document without text: ``drop`` (counted) or ``keep`` (as Megatron's preprocess_data does: BOS and
+            EOD where the tokenizer adds BOS, else a document boundary without a sequence).
         dtype: ``auto`` = Megatron's rule, vocabulary size < 65500 -> uint16, else int32.
     """
 
@@ -311,9 +311,10 @@ class Runtime(Model):
         workers: units worked on at the same time, one encoder each.
         memory: what the whole run may use. Batches and the engine's cache are cut to it.
         engine: ``auto`` = the fast one where it supports the tokenizer.
-        unit_bytes: source per unit: what is redone after a crash, and the grain of parallelism. None: a sixteenth of a worker's
-            share, between 4 and 64 MiB.
-        batch_bytes: text handed to the engine at once. 8 MiB stays in cache; 32 MiB measured slower and twice the memory.
+        unit_bytes: source per unit: what is redone after a crash, and the grain of parallelism. None: a sixteenth
+            of a worker's share, between 4 and 64 MiB.
+        batch_bytes: text handed to the engine at once. 8 MiB stays in cache; 32 MiB measured slower and twice the
+            memory.
         audit_rate: one document in this many is encoded by the reference as well; 0: none.
         max_rejects: share of the records that may be rejected before the run is called failed.
     """

@@ -31,7 +31,7 @@ import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import xxhash
 
@@ -40,9 +40,10 @@ from dataprep.errors import BusyError, Cancelled, OutputError
 if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
-    from types import TracebackType
 
-    from typing_extensions import Buffer
+    import numpy.typing as npt
+
+    Data = bytes | bytearray | memoryview | npt.NDArray[Any]  # not Buffer: numpy's types are none before Python 3.12
 
 MARK = ".tmp-"
 """What every temporary name holds, and no final one does."""
@@ -145,7 +146,8 @@ def output_error(path: Path, doing: str, error: OSError) -> OutputError:
         free = ""
         with contextlib.suppress(OSError):
             free = f" ({shutil.disk_usage(_existing(path)).free / 1e6:.0f} MB free)"
-        hint = f"{what}{free}; make room or choose another --output, then run the same command again: finished units are kept"
+        again = "run the same command again: finished units are kept"
+        hint = f"{what}{free}; make room or choose another --output, then {again}"
     elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         hint = f"{os.strerror(error.errno)}; choose a folder you can write to with --output"
     elif error.errno == errno.ENOTDIR:
@@ -183,9 +185,9 @@ def sync_folder(path: Path) -> None:
         os.close(fd)
 
 
-def write_all(fd: int, data: Buffer) -> None:
+def write_all(fd: int, data: Data) -> None:
     """Write a whole buffer to a file descriptor, however often the kernel takes only a part."""
-    view = memoryview(data).cast("B")
+    view = memoryview(cast("bytes", data)).cast("B")
     while view:
         view = view[os.write(fd, view) :]
 
@@ -218,9 +220,9 @@ class AtomicFile:
     def checksum(self) -> str:
         return f"xxh3_128:{self._hash.hexdigest()}"
 
-    def write(self, data: Buffer) -> None:
+    def write(self, data: Data) -> None:
         """Append; any C-contiguous buffer."""
-        view = memoryview(data)
+        view = memoryview(cast("bytes", data))
         if not view.nbytes:
             return
         with explain(self.path, "write"):
@@ -262,9 +264,7 @@ class AtomicFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 self.commit()
@@ -292,8 +292,7 @@ def checksum(path: Path, stop: threading.Event | None = None) -> str:
         Cancelled: `stop` was set meanwhile.
     """
     digest = xxhash.xxh3_128()
-    buffer = bytearray(COPY_BYTES)
-    view = memoryview(buffer)
+    view = memoryview(bytearray(COPY_BYTES))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(view):
             digest.update(view[:count])
@@ -395,6 +394,6 @@ def _holder(path: Path) -> str:
     try:
         record = json.loads(path.read_text())
         who = f"process {record['pid']} on {record['host']} since {record['since']}"
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         who = "another process"
     return f"{path.parent} is held by {who}; wait for it to end, or choose another --output"

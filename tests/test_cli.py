@@ -130,7 +130,11 @@ def test_list_and_status(folder, made):
         (["run", "nosuchcorpus", "-t", "sample"], 2, "unknown corpus"),
         (["run", "in.jsonl", "-t", "nosuchtokenizer"], 2, "unknown tokenizer"),
         (["run", "in.jsonl"], 2, "--tokenizer"),
-        (["run", "in.jsonl", "-t", "sample", "--set", "reader.txt=x"], 2, "reader.txt: unknown key; known here: format, text"),
+        (
+            ["run", "in.jsonl", "-t", "sample", "--set", "reader.txt=x"],
+            2,
+            "reader.txt: unknown key; known here: format, text",
+        ),
         (["run", "in.jsonl", "-t", "sample", "--set", "nonsense"], 2, "NAMESPACE.KEY=VALUE"),
         (["run", "in.jsonl", "-t", "sample", "--set", "runtime.workers=two"], 2, "workers"),
         (["run", "in.jsonl", "-t", "sample", "--set", "policy.bos=always"], 2, "no BOS"),

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dataprep.definitions import define
 from dataprep.encoders import Bench, Gigatoken, Tokenizers, open_engine, open_reference
 from dataprep.errors import EncodeError, SpecError
-from dataprep.parity import NASTY, strings
+from dataprep.parity import NASTY, gate, strings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -239,6 +239,43 @@ def test_auto_falls_back_to_the_reference_and_says_so(make_tokenizer, monkeypatc
     assert "the reference encodes instead" in caplog.text
     with pytest.raises(EncodeError, match="cannot open this tokenizer"):
         open_engine(definition, "encode", "gigatoken")
+
+
+SENTENCEPIECE_MODELS = {
+    "unigram": {"model_type": "unigram"},
+    "no byte fallback": {"byte_fallback": False},
+    "user-defined symbols": {"user_defined_symbols": ["<x>", "lazy dog"]},
+    "no dummy prefix": {"add_dummy_prefix": False},
+    "normalized": {"normalization_rule_name": "nmt_nfkc"},
+    "whitespace removed": {"remove_extra_whitespaces": True},
+    "control symbols": {"control_symbols": ["<x>"]},
+    "no BOS, no EOS": {"bos_id": -1, "eos_id": -1},
+}
+
+
+@pytest.mark.parametrize("name", SENTENCEPIECE_MODELS)
+def test_any_sentencepiece_model_is_encoded_as_the_library_does_or_the_gate_refuses(tmp_path, name):
+    """Where gigatoken does not know a kind of model, `auto` takes the reference; where it errs, the gate stops."""
+    import sentencepiece
+
+    lines = [f"the quick brown fox  jumps   over the lazy dog {i} caf\u00e9 \ufb01n" for i in range(300)]
+    options = {"model_type": "bpe", "byte_fallback": True, "allow_whitespace_only_pieces": True, "remove_extra_whitespaces": False}
+    fixed = {"normalization_rule_name": "identity", "vocab_size": 340, "hard_vocab_limit": False, "minloglevel": 5}
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, **(options | fixed | SENTENCEPIECE_MODELS[name])
+    )
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(model.getvalue())
+    definition = define("Llama2Tokenizer", path)
+    engine, reference = open_engine(definition, "encode", "auto"), open_reference(definition, "encode")
+    texts = [*NASTY, *FRAGMENTS, "a<x>b", "the lazy dogs", "lazy dog<x>", "  lazy  dog ", *lines[:3]]
+    library = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    equal = _lists(engine.encode(strings(texts))) == library.encode(texts)
+    if not equal:
+        with pytest.raises(EncodeError, match="^the built-in string "):
+            gate(engine, reference, None)
+    assert equal or name in ("normalized", "whitespace removed")
 
 
 def test_reference_engine_is_the_reference(trained):

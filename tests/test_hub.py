@@ -55,7 +55,8 @@ class Hub(http.server.BaseHTTPRequestHandler):
 def hub():
     """A hub on loopback that holds org/name: the sample tokenizer and the config that names its EOD."""
     config = json.dumps({"eos_token": "<|endoftext|>"}).encode()
-    handler = functools.partial(type("Handler", (Hub,), {"files": {"tokenizer.json": SAMPLE.read_bytes(), "tokenizer_config.json": config}}))
+    files = {"tokenizer.json": SAMPLE.read_bytes(), "tokenizer_config.json": config}
+    handler = functools.partial(type("Handler", (Hub,), {"files": files}))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

@@ -11,7 +11,7 @@ import dataprep
 from dataprep.batches import TokenBatch
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import IndexedDataset, IndexedWriter
-from dataprep.inspection import QUANTILES, document, length_summary, open_pair, status
+from dataprep.inspection import QUANTILES, document, document_lengths, length_summary, open_pair, status
 
 
 def write(prefix, lengths):
@@ -24,7 +24,7 @@ def write(prefix, lengths):
 
 @given(lengths=st.lists(st.integers(0, 50), min_size=1, max_size=60))
 def test_quantiles_are_exact_by_nearest_rank(tmp_path_factory, lengths):
-    summary = length_summary(write(tmp_path_factory.mktemp("q") / "p", lengths))
+    summary = length_summary(document_lengths(write(tmp_path_factory.mktemp("q") / "p", lengths)))
 
     assert (summary.min, summary.max) == (min(lengths), max(lengths))
     assert summary.mean == pytest.approx(sum(lengths) / len(lengths))
@@ -35,10 +35,10 @@ def test_quantiles_are_exact_by_nearest_rank(tmp_path_factory, lengths):
 def test_quantiles_do_not_depend_on_the_chunk(tmp_path, monkeypatch):
     lengths = [(7 * i) % 31 for i in range(500)]
     pair = write(tmp_path / "p", lengths)
-    whole = length_summary(pair)
+    whole = length_summary(document_lengths(pair))
     monkeypatch.setattr("dataprep.inspection.CHUNK", 7)
 
-    assert length_summary(pair) == whole
+    assert length_summary(document_lengths(pair)) == whole
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,8 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("inspect")
     lines = ["", json.dumps({"text": "first"}), "not json", json.dumps({"text": ""}), json.dumps({"text": "second"})]
     (folder / "in.jsonl").write_text("\n".join(lines) + "\n")
-    return folder, dataprep.run(str(folder / "in.jsonl"), "sample", folder / "out", settings=["runtime.max_rejects=0.5"])
+    settings = ["runtime.max_rejects=0.5"]
+    return folder, dataprep.run(str(folder / "in.jsonl"), "sample", folder / "out", settings=settings)
 
 
 def test_a_document_is_decoded_and_led_back_to_its_source(made):

@@ -106,6 +106,31 @@ def test_gate_compares_every_nasty_string(bpe, number):
     assert f"the built-in string {NASTY[number][:40]!r}: at token " in str(caught.value)
 
 
+def test_gate_tries_the_tokenizers_own_added_tokens(make_tokenizer, byte_json, write_texts, tmp_path):
+    """No fixed list holds them. gigatoken 0.10.0 takes an added token for one inside a word too, `single_word` or not."""
+    added = [{**token, "single_word": token["content"] == "<tool>"} for token in byte_json["added_tokens"]]
+    with pytest.raises(EncodeError, match="^the built-in string 'a<tool>b <tool> <tool><tool>': at token "):
+        dataprep.run(str(write_texts(["harmless"])), str(make_tokenizer(added_tokens=added)), tmp_path / "out")
+    _assert_nothing_published(tmp_path / "out")
+
+
+@pytest.mark.parametrize("at_most", [1, 4])
+def test_gate_compares_a_string_alone_and_among_many(bpe, at_most):
+    """Few small documents take another way through the engine."""
+    definition = define(bpe.type, bpe.path)
+    engine, reference = open_engine(definition, "encode", "gigatoken"), open_reference(definition, "encode")
+
+    class Wrong:
+        name, version = "wrong", "0"
+
+        def encode(self, batch: TextBatch) -> TokenBatch:
+            right = engine.encode(batch)
+            return _spoil(batch, right, lambda text: text == NASTY[9]) if len(batch) <= at_most else right
+
+    with pytest.raises(EncodeError, match="the built-in string 'Hello  world'"):
+        gate(Wrong(), reference, None)
+
+
 def test_gate_compares_the_first_documents_of_the_corpus(bpe, make_wrong, write_texts, tmp_path):
     make_wrong(lambda text: MARKER in text)
     corpus = write_texts(["a", "", "b", MARKER, "c"])
@@ -117,16 +142,17 @@ def test_gate_compares_the_first_documents_of_the_corpus(bpe, make_wrong, write_
 def test_gate_counts_what_it_compared(trained):
     definition = define(trained.type, trained.path)
     engine, reference = open_engine(definition, "encode", "gigatoken"), open_reference(definition, "encode")
-    assert gate(engine, reference, None) == len(NASTY)
-    assert gate(engine, reference, strings(["a", "", "b"])) == len(NASTY) + 3
+    strange = len(NASTY) + len(getattr(reference, "added", ()))
+    assert gate(engine, reference, None) == strange
+    assert gate(engine, reference, strings(["a", "", "b"])) == strange + 3
     few = GATE_BYTES // len(FILLER.encode())
-    assert gate(engine, reference, strings([FILLER] * 500)) == len(NASTY) + few
+    assert gate(engine, reference, strings([FILLER] * 500)) == strange + few
 
 
 def test_gate_is_not_stopped_by_a_first_document_that_is_too_large_for_it(bpe):
     definition = define(bpe.type, bpe.path)
     engine, reference = open_engine(definition, "encode", "gigatoken"), open_reference(definition, "encode")
-    assert gate(engine, reference, strings(["x" * (2 * GATE_BYTES), "a"])) == len(NASTY)
+    assert gate(engine, reference, strings(["x" * (2 * GATE_BYTES), "a"])) == len(NASTY) + 1
 
 
 def _long_corpus(write_texts: Callable[..., Path], at: int) -> Path:
@@ -181,7 +207,8 @@ def test_a_right_engine_passes_and_the_manifest_says_how_much_was_compared(train
     engine = result.manifest.engine
     assert engine.name == "gigatoken"
     assert engine.reference in ("tokenizers", "sentencepiece")
-    assert engine.gate_documents == 2 * len(NASTY)
+    added = 0 if trained.type == "Llama2Tokenizer" else len(define(trained.type, trained.path).added)
+    assert engine.gate_documents == 2 * len(NASTY) + added
     assert engine.audited_documents == result.manifest.counts.num_audited == len(NASTY)
 
 

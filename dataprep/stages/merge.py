@@ -1,7 +1,7 @@
 """Shards -> one pair: each shard is appended as soon as its turn comes, while later units are still worked.
 
-Order is the plan's, so the result does not depend on which unit was done first. A shard's bytes are copied in the kernel.
-What was merged when a run died is merged again: copying is a hundredth of encoding.
+Order is the plan's, so the result does not depend on which unit was done first. A shard's bytes are copied in the
+kernel. What was merged when a run died is merged again: copying is a hundredth of encoding.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dataprep.manifest import Counts, Span
 from dataprep.storage import AtomicFile, explain, make_folder
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    import numpy as np
+    import numpy.typing as npt
 
     from dataprep.manifest import UnitManifest
     from dataprep.specs import Recipe
@@ -57,6 +58,10 @@ class Merger:
     def num_bytes(self) -> int:
         """Bytes of the ``.bin`` so far."""
         return self._writer.bin.num_bytes
+
+    def lengths(self) -> Iterator[npt.NDArray[np.int32]]:
+        """Document lengths in tokens, some at a time."""
+        return self._writer.index.chunks()
 
     def append(self, unit: UnitManifest, source_bytes: int) -> None:
         """Append the shard of the next unit of the plan.
@@ -110,10 +115,8 @@ class Merger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._writer.__exit__(kind, error, trace)
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._writer.__exit__(kind, *rest)
         if kind is not None:
             shutil.rmtree(self._layout.merged, ignore_errors=True)
 

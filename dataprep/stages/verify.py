@@ -25,6 +25,8 @@ from dataprep.storage import COPY_BYTES, checksum
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy.typing as npt
+
     from dataprep.manifest import DatasetManifest
 
 Level = Literal["index", "tokens", "source"]
@@ -116,15 +118,11 @@ def verify(
         The report; problems are in it, not raised.
 
     Raises:
-        SpecError: unknown level, or ``source`` for a pair without a manifest.
+        SpecError: unknown level, no such prefix, or ``source`` for a pair without a manifest.
     """
     if level not in LEVELS:
         raise SpecError(f"unknown level {level!r}; expected one of {', '.join(LEVELS)}")
-    path = Path(prefix)
-    if path.suffix in (".bin", ".idx"):
-        path = path.with_suffix("")
-    if not idx_path(path).exists() and not bin_path(path).exists():
-        raise SpecError(f"no such prefix: neither {bin_path(path)} nor {idx_path(path)} exists")
+    path = _existing(Path(prefix))
     report = Report(str(path), level)
     manifest = _manifest(path, report)
     if level == "source" and manifest is None:
@@ -143,6 +141,14 @@ def verify(
     except (EncodeError, SourceError) as error:
         report.error("source", str(error))
     return report
+
+
+def _existing(path: Path) -> Path:
+    if path.suffix in (".bin", ".idx"):
+        path = path.with_suffix("")
+    if not idx_path(path).exists() and not bin_path(path).exists():
+        raise SpecError(f"no such prefix: neither {bin_path(path)} nor {idx_path(path)} exists")
+    return path
 
 
 def _manifest(path: Path, report: Report) -> DatasetManifest | None:
@@ -187,7 +193,8 @@ def _check_index(path: Path, report: Report) -> IndexedDataset | None:
     if total * header.dtype.itemsize != size:
         report.error(
             "bin-size",
-            f"{bin_path(path)}: the index counts {total} tokens of {header.dtype.itemsize} bytes, expected {total * header.dtype.itemsize} bytes, found {size}; "
+            f"{bin_path(path)}: the index counts {total} tokens of {header.dtype.itemsize} bytes, "
+            f"expected {total * header.dtype.itemsize} bytes, found {size}; "
             "Megatron would train on wrong tokens, or fail late",
         )
     if total == 0:
@@ -206,7 +213,8 @@ def _check_lengths(pair: IndexedDataset, report: Report) -> int:
             bad = start + int(np.flatnonzero(lengths < 0)[0])
             report.error(
                 "length-negative",
-                f"{pair.prefix}.idx: sequence {bad} has {pair.sequence_lengths[bad]} tokens; Megatron reads the rest of the file, or hangs",
+                f"{pair.prefix}.idx: sequence {bad} has {pair.sequence_lengths[bad]} tokens; "
+                "Megatron reads the rest of the file, or hangs",
             )
             return total
         ends = np.cumsum(lengths, dtype=np.int64)
@@ -216,8 +224,8 @@ def _check_lengths(pair: IndexedDataset, report: Report) -> int:
             bad = int(np.flatnonzero(expected != found)[0])
             report.error(
                 "pointers",
-                f"{pair.prefix}.idx: sequence {start + bad} starts at byte {expected[bad]} by the lengths, at {found[bad]} by the pointers; "
-                "Megatron would train on wrong tokens",
+                f"{pair.prefix}.idx: sequence {start + bad} starts at byte {expected[bad]} by the lengths, "
+                f"at {found[bad]} by the pointers; Megatron would train on wrong tokens",
             )
             return total + int(ends[-1])
         zero += int(np.count_nonzero(lengths == 0))
@@ -245,7 +253,8 @@ def _check_boundaries(pair: IndexedDataset, report: Report) -> None:
     elif report.num_documents < len(pair):
         report.warn(
             "sentence-level",
-            f"{name}: {len(pair)} sequences in {report.num_documents} documents; GPT training ignores documents and shuffles sequences",
+            f"{name}: {len(pair)} sequences in {report.num_documents} documents; "
+            "GPT training ignores documents and shuffles sequences",
         )
     if empty:
         report.warn("empty-documents", f"{name}: {empty} documents without a sequence")
@@ -270,12 +279,13 @@ def _check_tokens(
     if tokenizer and scan.largest >= tokenizer.vocab_size:
         report.error(
             "id-range",
-            f"{bin_path(pair.prefix)}: holds the id {scan.largest}, the vocabulary has {tokenizer.vocab_size}; silent with tensor parallelism",
+            f"{bin_path(pair.prefix)}: holds the id {scan.largest}, the vocabulary has {tokenizer.vocab_size}; "
+            "silent with tensor parallelism",
         )
     if eod is None:
         return
-    report.eod_id, report.num_with_eod = eod, _count_ends(pair, eod)
-    report.num_eod_inside = scan.num_eod - report.num_with_eod
+    report.eod_id, report.num_with_eod = eod, scan.num_ends
+    report.num_eod_inside = scan.num_eod - scan.num_ends
     missing = int(np.count_nonzero(pair.sequence_lengths)) - report.num_with_eod
     if missing and manifest is not None:
         report.error("eod", f"{pair.prefix}: {missing} documents do not end with the EOD {eod}")
@@ -285,10 +295,36 @@ def _check_tokens(
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
+    """What one pass over the tokens found; `num_ends` counts sequences that end with the EOD."""
+
     checksum: str
     smallest: int
     largest: int
     num_eod: int
+    num_ends: int
+
+
+class _Ends:
+    """The token numbers at which sequences end, in order, without holding all of them."""
+
+    def __init__(self, pair: IndexedDataset) -> None:
+        self._pair = pair
+        self._next = self._total = 0
+        self._ends = np.empty(0, np.int64)
+
+    def take(self, stop: int) -> npt.NDArray[np.int64]:
+        """All that are left and smaller than `stop`."""
+        found = []
+        while True:
+            cut = int(np.searchsorted(self._ends, stop))
+            found.append(self._ends[:cut])
+            self._ends = self._ends[cut:]
+            if len(self._ends) or self._next >= len(self._pair):
+                return np.concatenate(found)
+            lengths = self._pair.sequence_lengths[self._next : self._next + CHUNK]
+            sums = np.cumsum(lengths, dtype=np.int64) + self._total
+            self._ends = sums[lengths > 0] - 1
+            self._next, self._total = self._next + CHUNK, int(sums[-1])
 
 
 def _scan(
@@ -303,12 +339,12 @@ def _scan(
     buffer = bytearray(COPY_BYTES)
     view = memoryview(buffer)
     dtype = pair.dtype
-    smallest, largest, num_eod, position = 0, -1, 0, 0
-    ends = list(parts)
+    smallest, largest, num_eod, num_ends, position = 0, -1, 0, 0, 0
+    ends = _Ends(pair)
     number = 0
     with bin_path(pair.prefix).open("rb", buffering=0) as file:
         while True:
-            room = min(COPY_BYTES, ends[number][0] - position) if number < len(ends) else COPY_BYTES
+            room = min(COPY_BYTES, parts[number][0] - position) if number < len(parts) else COPY_BYTES
             count = file.readinto(view[:room]) if room else 0
             if count:
                 whole.update(view[:count])
@@ -318,12 +354,14 @@ def _scan(
                 if dtype.kind == "i":
                     smallest = min(smallest, int(ids.min()))
                 if eod is not None:
+                    first = position // dtype.itemsize
                     num_eod += int(np.count_nonzero(ids == eod))
+                    num_ends += int(np.count_nonzero(ids[ends.take(first + len(ids)) - first] == eod))
                 position += count
                 if progress is not None:
                     progress(count)
-            while number < len(ends) and position == ends[number][0]:
-                if f"xxh3_128:{part.hexdigest()}" != ends[number][1]:
+            while number < len(parts) and position == parts[number][0]:
+                if f"xxh3_128:{part.hexdigest()}" != parts[number][1]:
                     report.error(
                         "merge", f"{bin_path(pair.prefix)}: bytes up to {position} are not those of shard {number}"
                     )
@@ -331,25 +369,16 @@ def _scan(
                 number += 1
             if not count and room:
                 break
-    return _Scan(f"xxh3_128:{whole.hexdigest()}", smallest, largest, num_eod)
-
-
-def _last_tokens(pair: IndexedDataset, start: int) -> np.ndarray[Any, Any]:
-    lengths = pair.sequence_lengths[start : start + CHUNK]
-    ends = pair.sequence_pointers[start : start + CHUNK] // pair.dtype.itemsize + lengths - 1
-    return np.asarray(pair.tokens[ends[lengths > 0]])
-
-
-def _count_ends(pair: IndexedDataset, eod: int) -> int:
-    return sum(int(np.count_nonzero(_last_tokens(pair, start) == eod)) for start in range(0, len(pair), CHUNK))
+    return _Scan(f"xxh3_128:{whole.hexdigest()}", smallest, largest, num_eod, num_ends)
 
 
 def _likely_eod(pair: IndexedDataset) -> int | None:
-    """The id that ends more than half of the first sequences, if there is one."""
-    last = _last_tokens(pair, 0)
-    values, counts = np.unique(last, return_counts=True)
+    """The id that ends more than half of the first 10,000 sequences, if there is one."""
+    lengths = pair.sequence_lengths[:10_000]
+    ends = np.cumsum(lengths, dtype=np.int64)[lengths > 0] - 1
+    values, counts = np.unique(pair.tokens[ends], return_counts=True)
     best = int(counts.argmax()) if len(counts) else 0
-    return int(values[best]) if len(counts) and counts[best] * 2 > len(last) else None
+    return int(values[best]) if len(counts) and counts[best] * 2 > len(ends) else None
 
 
 def _check_manifest(path: Path, report: Report, manifest: DatasetManifest) -> None:
@@ -369,5 +398,6 @@ def _check_manifest(path: Path, report: Report, manifest: DatasetManifest) -> No
         if expected != found:
             report.error(
                 "manifest",
-                f"{path}: {what}: the manifest says {expected}, found {found}; the files are not those that were published",
+                f"{path}: {what}: the manifest says {expected}, found {found}; "
+                "the files are not those that were published",
             )

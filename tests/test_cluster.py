@@ -1,0 +1,300 @@
+"""`dataprep.cluster`: bounded, loopback only, lost workers replaced, and nothing left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dataprep.cluster import ATTEMPTS, Cluster
+from dataprep.errors import ClusterError, DataprepError, EncodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Functions for worker processes are defined inside the tests: cloudpickle sends them by value, as this module is none
+# that a worker could import. Functions for threads have to be this very object, so they go by a name of this module.
+_here: dict[str, Callable[[Any, Any], object]] = {}
+
+
+def _do(item: Any, reporter: Any) -> None:
+    _here["work"](item, reporter)
+
+
+def _threads(work: Callable[[Any, Any], object]) -> Callable[[Any, Any], None]:
+    _here["work"] = work
+    return _do
+
+
+def _nothing(item: int, reporter: object) -> None:
+    pass
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# --- what map does
+
+
+@pytest.mark.parametrize(("workers", "number"), [(1, 0), (1, 1), (2, 3), (3, 100)])
+def test_every_item_once(workers, number):
+    seen: list[int] = []
+    with Cluster(workers) as cluster:
+        yielded = list(cluster.map(_threads(lambda item, reporter: seen.append(item)), range(number)))
+    assert sorted(yielded) == sorted(seen) == list(range(number))
+
+
+def test_two_maps_on_one_cluster():
+    with Cluster(2) as cluster:
+        assert sorted(cluster.map(_nothing, [1, 2])) == [1, 2]
+        assert sorted(cluster.map(_nothing, [1, 2])) == [1, 2], "equal tasks are done again, not remembered"
+
+
+def test_equal_items_are_all_done():
+    with Cluster(2) as cluster:
+        assert list(cluster.map(_nothing, [7, 7, 7])) == [7, 7, 7]
+
+
+def test_items_are_taken_as_they_are_needed():
+    """At most two per worker are on their way; a plan of 100,000 units is never with the scheduler."""
+    taken = 0
+    largest = 0
+
+    def items():
+        nonlocal taken
+        for i in range(200):
+            taken += 1
+            yield i
+
+    with Cluster(3) as cluster:
+        for done, _ in enumerate(cluster.map(_nothing, items())):
+            largest = max(largest, taken - done)
+    assert taken == 200
+    assert largest <= 2 * 3 + 1
+
+
+def test_workers_work_at_the_same_time():
+    together = threading.Barrier(3, timeout=30)
+    with Cluster(3) as cluster:
+        assert len(list(cluster.map(_threads(lambda item, reporter: together.wait()), range(3)))) == 3
+
+
+def test_progress_reaches_the_sink():
+    got: list[object] = []
+    with Cluster(2, sink=got.append) as cluster:
+        list(cluster.map(_threads(lambda item, reporter: reporter(item * 10)), range(5)))
+    assert sorted(got) == [0, 10, 20, 30, 40]
+
+
+# --- errors
+
+
+def test_an_error_of_ours_stops_the_others():
+    started: list[int] = []
+    stopped = threading.Event()
+
+    def work(item: int, reporter) -> None:
+        started.append(item)
+        if item == 0:
+            raise EncodeError("document 7 differs")
+        try:
+            while True:
+                reporter(None)
+                time.sleep(0.001)
+        except DataprepError:
+            stopped.set()
+            raise
+
+    with pytest.raises(EncodeError, match="^document 7 differs$"), Cluster(2) as cluster:
+        list(cluster.map(_threads(work), range(100)))
+    assert len(started) < 10
+    if len(started) > 1:
+        assert stopped.wait(10)
+
+
+def test_an_error_of_the_sink_is_an_error_of_the_unit():
+    def sink(progress: object) -> None:
+        raise EncodeError("no")
+
+    with pytest.raises(EncodeError, match="^no$"), Cluster(1, sink=sink) as cluster:
+        list(cluster.map(_threads(lambda item, reporter: reporter(1)), range(3)))
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_an_error_of_ours_arrives_from_a_process_too(processes):
+    def work(item: int, reporter: object) -> None:
+        from dataprep.errors import SourceError
+
+        raise SourceError(f"item {item} is corrupt")
+
+    with pytest.raises(DataprepError, match="item 5 is corrupt"), Cluster(1, processes=processes) as cluster:
+        list(cluster.map(work, [5]))
+
+
+@pytest.mark.parametrize("leave", ["break", "raise", "interrupt"])
+def test_leaving_early_leaves_no_thread_inside_a_unit(leave):
+    inside = 0
+    lock = threading.Lock()
+    busy = threading.Barrier(3, timeout=30)
+
+    def work(item: int, reporter) -> None:
+        nonlocal inside
+        if item == 0:
+            busy.wait()
+            return
+        with lock:
+            inside += 1
+        try:
+            if item in (1, 2):
+                busy.wait()
+            while True:
+                time.sleep(0.001)
+                reporter(None)
+        finally:
+            with lock:
+                inside -= 1
+
+    def run() -> None:
+        with Cluster(3) as cluster:
+            for item in cluster.map(_threads(work), range(50)):
+                assert item == 0
+                if leave == "raise":
+                    raise EncodeError("enough")
+                if leave == "interrupt":
+                    raise KeyboardInterrupt
+                break
+
+    if leave == "break":
+        run()
+    else:
+        with pytest.raises(EncodeError if leave == "raise" else KeyboardInterrupt):
+            run()
+    assert inside == 0
+
+
+def test_a_closed_cluster_leaves_no_thread_and_no_process():
+    before = {thread.name for thread in threading.enumerate()}
+    for processes in (False, True):
+        with Cluster(2, processes=processes) as cluster:
+            list(cluster.map(_plain(), range(4)))
+    left = {thread.name for thread in threading.enumerate() if thread.is_alive() and not thread.daemon} - before
+    assert not left
+    assert not _children()
+
+
+def _plain():
+    def work(item: int, reporter: object) -> None:
+        pass
+
+    return work
+
+
+def _children() -> list[str]:
+    """But not the resource tracker of multiprocessing, which is one per process and lives as long."""
+    found = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
+    return [pid for pids in found for pid in pids if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+# --- lost workers
+
+
+def test_an_item_whose_worker_is_killed_is_done_by_another(tmp_path):
+    folder = str(tmp_path)
+
+    def work(item: int, reporter: object) -> None:
+        from pathlib import Path as AnyPath
+
+        place = AnyPath(folder, f"{item}-{os.getpid()}")
+        place.touch()
+        if item == 3 and len(list(AnyPath(folder).glob("3-*"))) == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with Cluster(2, processes=True) as cluster:
+        assert sorted(cluster.map(work, range(8))) == list(range(8))
+    assert len(list(tmp_path.glob("3-*"))) == 2, "killed once, done once"
+
+
+def test_an_item_that_kills_every_worker_is_named(tmp_path):
+    folder = str(tmp_path)
+
+    def work(item: str, reporter: object) -> None:
+        from pathlib import Path as AnyPath
+
+        AnyPath(folder, f"{item}-{os.getpid()}").touch()
+        if item == "poison":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(ClusterError, match=rf"poison.* died {ATTEMPTS} times.*run the same command again"):
+        with Cluster(1, processes=True) as cluster:
+            list(cluster.map(work, ["good", "poison"]))
+    assert len(list(tmp_path.glob("poison-*"))) == ATTEMPTS
+
+
+# --- ports
+
+
+def _listening() -> list[str]:
+    """Addresses that this process and its children listen at; hexadecimal, as /proc says them."""
+    sockets = set()
+    for pid in [str(os.getpid()), *_children()]:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                target = os.readlink(link)
+            except OSError:
+                continue
+            if target.startswith("socket:["):
+                sockets.add(target[8:-1])
+    found = []
+    for table in ("tcp", "tcp6", "udp", "udp6"):
+        path = Path("/proc/net", table)
+        if not path.exists():
+            continue
+        for line in path.read_text().splitlines()[1:]:
+            fields = line.split()
+            listening = fields[3] == ("0A" if table.startswith("tcp") else "07")
+            if listening and fields[9] in sockets:
+                found.append(fields[1].split(":")[0])
+    return found
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_no_port_is_open_beyond_loopback(processes):
+    loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
+    with Cluster(2, processes=processes) as cluster:
+        list(cluster.map(_plain(), [1, 2]))
+        addresses = _listening()
+    assert set(addresses) <= loopback
+
+
+# --- at scale
+
+
+@dataclass(frozen=True)
+class Item:
+    number: int
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_100_000_items_in_bounded_memory(workers):
+    number = 100_000
+    with Cluster(workers) as cluster:
+        done = cluster.map(_nothing, (Item(i) for i in range(number)))
+        for _ in range(2000):
+            next(done)  # what every item costs once is paid by now
+        before, start = _resident_bytes(), time.monotonic()
+        count = 2000 + sum(1 for _ in done)
+        seconds = time.monotonic() - start
+    growth = (_resident_bytes() - before) / 1e6
+    print(json.dumps({"workers": workers, "items": count, "ms_per_item": 1e3 * seconds / (number - 2000), "growth_mb": growth}))
+    assert count == number
+    assert growth < 150
+    assert 1e3 * seconds / number < 5
