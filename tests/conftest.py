@@ -28,7 +28,7 @@ settings.register_profile("default", deadline=None, print_blob=True, max_example
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-HOSTILE_NAME = "it's a \"hostile\" n\u00e4me \u2603"
+HOSTILE_NAME = 'it\'s a "hostile" n\u00e4me \u2603'
 
 
 @pytest.fixture(scope="session")
@@ -120,13 +120,23 @@ class Trained:
 def _written_text() -> list[str]:
     """Some 60 KB of lines in several scripts, with code, digits, emoji and runs of spaces; always the same."""
     rng = random.Random(0)
-    scripts = ("ka lo mi ter sha en ing the re un".split(), "\u043f\u0440\u0438 \u0432\u0435\u0442 \u043c\u0438\u0440 \u043e\u0432".split(), list("\u65e5\u672c\u8a9e\u4e2d\u6587\u306e\u30c6"))
+    scripts = (
+        ["ka", "lo", "mi", "ter", "sha", "en", "ing", "the", "re", "un"],
+        ["при", "вет", "мир", "ов"],
+        list("\u65e5\u672c\u8a9e\u4e2d\u6587\u306e\u30c6"),
+    )
     words = ["".join(rng.choices(script, k=rng.randint(1, 4))) for script in scripts for _ in range(120)]
     weights = [1 / (1 + i % 120) for i in range(len(words))]
     lines = []
     for i in range(1200):
         line = " ".join(rng.choices(words, weights, k=rng.randint(3, 12)))
-        extra = ("", f"  {i} x {i * 7919}", "don't we'll I'VE", "def f(x):\n" + " " * 4 * rng.randint(1, 4) + "return x", "e\u0301 \U0001f44d\U0001f3fd")
+        extra = (
+            "",
+            f"  {i} x {i * 7919}",
+            "don't we'll I'VE",
+            "def f(x):\n" + " " * 4 * rng.randint(1, 4) + "return x",
+            "e\u0301 \U0001f44d\U0001f3fd",
+        )
         lines.append(line + rng.choice((" ", "  ", ", ", ".\n\n", " " * rng.randint(3, 16))) + rng.choice(extra))
     return lines
 
@@ -170,7 +180,9 @@ def _byte_level(pre_tokenizer, size: int, specials: list[str]):
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator(_written_text(), trainer)
     return tokenizer
 
@@ -195,10 +207,12 @@ def bos_bpe(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """
     from tokenizers import Regex, pre_tokenizers, processors
 
-    split = (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    )
-    parts = [pre_tokenizers.Split(Regex(split), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    words = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    split = words + r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    parts = [
+        pre_tokenizers.Split(Regex(split), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ]
     tokenizer = _byte_level(pre_tokenizers.Sequence(parts), 1000, [])
     tokenizer.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"])
     tokenizer.add_tokens(["<tool>"])

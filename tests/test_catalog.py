@@ -68,9 +68,15 @@ def test_a_corpus_of_paths_is_named_by_them(arguments, name):
 
 def test_settings_reach_source_and_reader_of_a_yaml(tmp_path):
     path = tmp_path / "c.yaml"
-    path.write_text("name: c\nsource: {kind: files, paths: [a.jsonl]}\nreader: {text: body, max_document_bytes: 1KiB}\n")
+    path.write_text(
+        "name: c\nsource: {kind: files, paths: [a.jsonl]}\nreader: {text: body, max_document_bytes: 1KiB}\n"
+    )
     corpus, folder = find_corpus([str(path)], {"reader": {"text": "content"}, "source": {"exclude": ["*.tmp"]}})
-    assert (corpus.reader.text, corpus.reader.max_document_bytes, corpus.source.exclude) == ("content", 1024, ("*.tmp",))
+    assert (corpus.reader.text, corpus.reader.max_document_bytes, corpus.source.exclude) == (
+        "content",
+        1024,
+        ("*.tmp",),
+    )
     assert folder == tmp_path
 
 
@@ -117,7 +123,9 @@ def test_the_type_of_a_file_is_told_by_its_name(tmp_path, name, expected):
 
 
 def test_a_folder_or_file_without_a_tokenizer_says_what_was_expected_and_found(tmp_path):
-    with pytest.raises(SpecError, match=r"expected tokenizer.json; tokenizer.model; vocab.json \+ merges.txt; found nothing"):
+    with pytest.raises(
+        SpecError, match=r"expected tokenizer.json; tokenizer.model; vocab.json \+ merges.txt; found nothing"
+    ):
         guess_type(tmp_path)
     (tmp_path / "readme.txt").touch()
     (tmp_path / "vocab.json").touch()
@@ -128,7 +136,13 @@ def test_a_folder_or_file_without_a_tokenizer_says_what_was_expected_and_found(t
 
 
 @pytest.mark.parametrize(
-    ("path", "name"), [("my-tok/tokenizer.json", "my-tok"), ("my-tok", "my-tok"), ("spm 32k.model", "spm-32k"), ("my-tok/../my-tok", "my-tok")]
+    ("path", "name"),
+    [
+        ("my-tok/tokenizer.json", "my-tok"),
+        ("my-tok", "my-tok"),
+        ("spm 32k.model", "spm-32k"),
+        ("my-tok/../my-tok", "my-tok"),
+    ],
 )
 def test_a_tokenizer_on_disk_is_named_by_its_folder_or_file(tmp_path, path, name):
     (tmp_path / "my-tok").mkdir()
@@ -188,5 +202,8 @@ def test_a_hub_tokenizer_that_cannot_be_fetched_says_what_to_do(monkeypatch):
         raise OSError("no route")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
-    with pytest.raises(SourceError, match=r"cannot fetch the tokenizer some/thing from the hub: no route; .*--tokenizer /path/to/folder"):
+    with pytest.raises(
+        SourceError,
+        match=r"cannot fetch the tokenizer some/thing from the hub: no route; .*--tokenizer /path/to/folder",
+    ):
         find_tokenizer("some/thing", {})

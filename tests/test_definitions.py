@@ -1,4 +1,4 @@
-"""`dataprep.definitions`: BOS, EOD and the vocabulary come from the tokenizer's own files, or the run does not start."""
+"""`dataprep.definitions`: BOS, EOD and vocabulary come from the tokenizer's own files, or the run does not start."""
 
 from __future__ import annotations
 
@@ -36,7 +36,14 @@ def _identify(path, type_="HuggingFaceTokenizer", eod=None):
 def test_bos_and_eod_of_each_type_come_from_its_files(bpe, bos_bpe, pair, spm):
     def facts(trained):
         identity = _identify(trained.path, trained.type)
-        return identity.bos_text, identity.bos_id, identity.adds_bos, identity.eod_text, identity.eod_id, identity.vocab_size
+        return (
+            identity.bos_text,
+            identity.bos_id,
+            identity.adds_bos,
+            identity.eod_text,
+            identity.eod_id,
+            identity.vocab_size,
+        )
 
     assert facts(bpe) == (None, None, False, "<|endoftext|>", 0, 900)
     assert facts(bos_bpe) == ("<|begin_of_text|>", 1000, True, "<|end_of_text|>", 1001, 1004)
@@ -104,7 +111,13 @@ TEMPLATES = {
     "sequence": ({"type": "Sequence", "processors": [_template(TEXT_PIECE), _template(BOS_PIECE, TEXT_PIECE)]}, True),
     "bert": ({"type": "BertProcessing", "cls": ["<bos>", 256], "sep": ["<eod>", 257]}, True),
     "roberta": (
-        {"type": "RobertaProcessing", "cls": ["<bos>", 256], "sep": ["<eod>", 257], "trim_offsets": True, "add_prefix_space": False},
+        {
+            "type": "RobertaProcessing",
+            "cls": ["<bos>", 256],
+            "sep": ["<eod>", 257],
+            "trim_offsets": True,
+            "add_prefix_space": False,
+        },
         True,
     ),
 }
@@ -242,7 +255,7 @@ def test_a_sentencepiece_model_cut_short_is_a_spec_error(spm, tmp_path):
     path = tmp_path / "tokenizer.model"
     for size in range(1, 3000, 331):
         path.write_bytes((spm.path / "tokenizer.model").read_bytes()[:-size])
-        with pytest.raises(SpecError, match="is not a SentencePiece model|is not a Llama2Tokenizer"):
+        with pytest.raises(SpecError, match=r"is not a SentencePiece model|is not a Llama2Tokenizer"):
             _ = _identify(path, "Llama2Tokenizer")
 
 
@@ -255,7 +268,17 @@ def test_one_file_of_a_pair_says_what_the_other_is(tmp_path, file):
 
 def test_the_command_ends_with_2_and_one_message(write_texts, tmp_path):
     (tmp_path / "tokenizer.json").write_text('{"model": 3}')
-    command = [sys.executable, "-m", "dataprep", "run", str(write_texts(["a"])), "-t", str(tmp_path), "-o", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        "-m",
+        "dataprep",
+        "run",
+        str(write_texts(["a"])),
+        "-t",
+        str(tmp_path),
+        "-o",
+        str(tmp_path / "out"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 2
     assert done.stdout == ""

@@ -54,11 +54,52 @@ SPECIALS = [
 ]
 FRAGMENTS = [
     *SPECIALS,
-    *["\u0301", "e\u0301\u0323", "\u0915\u094d\u0937\u093f", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\u2764\ufe0f", "\U0001f1e9\U0001f1ea"],
-    *["\x00", "\r", "\r\n", "\n", "\t", " ", "  ", "\u00a0", "\u2028", "\u3000", "\x85", "\x0b", "\x1c", "\ufeff", "\u200b"],
+    *[
+        "\u0301",
+        "e\u0301\u0323",
+        "\u0915\u094d\u0937\u093f",
+        "\U0001f468\u200d\U0001f469\u200d\U0001f467",
+        "\u2764\ufe0f",
+        "\U0001f1e9\U0001f1ea",
+    ],
+    *[
+        "\x00",
+        "\r",
+        "\r\n",
+        "\n",
+        "\t",
+        " ",
+        "  ",
+        "\u00a0",
+        "\u2028",
+        "\u3000",
+        "\x85",
+        "\x0b",
+        "\x1c",
+        "\ufeff",
+        "\u200b",
+    ],
     *["'s", "'S", "'\u017f", "'ll", "'LL", "'Ve", "\u2019s", "don't", "\u212a", "\u0130"],  # long s, Kelvin, dotted I
     *["\u0378", "\U000e0080", "\U0010ffff", "\ufffe", "\ue000"],  # unassigned, not a character, private
-    *["1", "12", "1234", "\u00bd", "\u0664", "\u2167", "\U0001d7d8", "A", "b", "\u01c5", "\u02b0", "\u05d0", "\u65e5", "_", "-", "==", "."],
+    *[
+        "1",
+        "12",
+        "1234",
+        "\u00bd",
+        "\u0664",
+        "\u2167",
+        "\U0001d7d8",
+        "A",
+        "b",
+        "\u01c5",
+        "\u02b0",
+        "\u05d0",
+        "\u65e5",
+        "_",
+        "-",
+        "==",
+        ".",
+    ],
 ]
 ANY_TEXT = st.lists(
     st.one_of(
@@ -91,7 +132,9 @@ def _assert_equal(found: list[list[int]], expected: list[list[int]], texts: list
     assert len(found) == len(expected) == len(texts)
     for mine, right, text in zip(found, expected, texts, strict=True):
         if mine != right:  # a plain assert would print 50,000 ids
-            at = next((i for i, (a, b) in enumerate(zip(mine, right, strict=False)) if a != b), min(len(mine), len(right)))
+            at = next(
+                (i for i, (a, b) in enumerate(zip(mine, right, strict=False)) if a != b), min(len(mine), len(right))
+            )
             pytest.fail(f"{text[:80]!r}: at token {at}: {mine[at : at + 8]}, expected {right[at : at + 8]}")
 
 
@@ -197,7 +240,14 @@ def test_encoders_write_no_bos(bos_bpe):
 
 CUTS = {
     "truncation": {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0},
-    "padding": {"strategy": {"Fixed": 20}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 258, "pad_type_id": 0, "pad_token": "<pad>"},
+    "padding": {
+        "strategy": {"Fixed": 20},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 258,
+        "pad_type_id": 0,
+        "pad_token": "<pad>",
+    },
 }
 
 
@@ -207,7 +257,9 @@ def test_truncation_and_padding_of_a_tokenizer_json_are_not_obeyed(make_tokenize
     import tokenizers
 
     folder = make_tokenizer(**{key: CUTS[key] for key in keys})
-    obeying = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode("abcdefgh", add_special_tokens=False)
+    obeying = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode(
+        "abcdefgh", add_special_tokens=False
+    )
     assert obeying.ids != list(b"abcdefgh")  # the test's tokenizer does cut or pad
     definition = define("HuggingFaceTokenizer", folder)
     for encoder in (open_engine(definition, special_text, "gigatoken"), open_reference(definition, special_text)):
@@ -259,7 +311,12 @@ def test_any_sentencepiece_model_is_encoded_as_the_library_does_or_the_gate_refu
     import sentencepiece
 
     lines = [f"the quick brown fox  jumps   over the lazy dog {i} caf\u00e9 \ufb01n" for i in range(300)]
-    options = {"model_type": "bpe", "byte_fallback": True, "allow_whitespace_only_pieces": True, "remove_extra_whitespaces": False}
+    options = {
+        "model_type": "bpe",
+        "byte_fallback": True,
+        "allow_whitespace_only_pieces": True,
+        "remove_extra_whitespaces": False,
+    }
     fixed = {"normalization_rule_name": "identity", "vocab_size": 340, "hard_vocab_limit": False, "minloglevel": 5}
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -273,14 +330,16 @@ def test_any_sentencepiece_model_is_encoded_as_the_library_does_or_the_gate_refu
     library = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     equal = _lists(engine.encode(strings(texts))) == library.encode(texts)
     if not equal:
-        with pytest.raises(EncodeError, match="^the built-in string "):
+        with pytest.raises(EncodeError, match=r"^the built-in string "):
             gate(engine, reference, None)
     assert equal or name in ("normalized", "whitespace removed")
 
 
 def test_reference_engine_is_the_reference(trained):
     definition = define(trained.type, trained.path)
-    assert open_engine(definition, "encode", "reference").name == open_reference(definition, "encode").name != "gigatoken"
+    assert (
+        open_engine(definition, "encode", "reference").name == open_reference(definition, "encode").name != "gigatoken"
+    )
 
 
 def test_a_bench_lends_an_engine_to_one_at_a_time(bpe):

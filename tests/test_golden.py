@@ -26,7 +26,9 @@ MORE = {"llama2-sp-eod": ["policy.bos=never"]}
 @pytest.mark.parametrize(("golden", "tokenizer"), [(golden, path) for golden, paths in CASES.items() for path in paths])
 def test_same_bytes_as_megatron_preprocess_data(assets, tmp_path, golden, tokenizer, engine):
     settings = ["policy.empty=keep", *MORE.get(golden, []), f"runtime.engine={engine}"]
-    result = dataprep.run(str(assets / "golden" / "nasty.jsonl"), str(assets / "tokenizers" / tokenizer), tmp_path, settings=settings)
+    result = dataprep.run(
+        str(assets / "golden" / "nasty.jsonl"), str(assets / "tokenizers" / tokenizer), tmp_path, settings=settings
+    )
     for suffix in (".bin", ".idx"):
         expected = assets / "golden" / f"{golden}_text_document{suffix}"
         assert Path(f"{result.prefix}{suffix}").read_bytes() == expected.read_bytes(), suffix

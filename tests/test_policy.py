@@ -36,7 +36,11 @@ def _recipe(policy: dict | None = None, vocab_size: int = 260, adds_bos: bool = 
         eod_id=EOD, eod_text="<eod>", adds_bos=adds_bos,
     )  # fmt: skip
     return Recipe(
-        corpus="c", reader=ReaderSpec(), files=(), tokenizer=identity.model_copy(update=changes), policy=TokenPolicy(**(policy or {}))
+        corpus="c",
+        reader=ReaderSpec(),
+        files=(),
+        tokenizer=identity.model_copy(update=changes),
+        policy=TokenPolicy(**(policy or {})),
     )
 
 
@@ -53,18 +57,29 @@ def _tool_free(special_text: str) -> dict[str, list[int]]:
     return {"ab": [97, 98], "": [], "x<eod>y": [120, 257, 121], "<tool>": [259], "<bos>": [256]}
 
 
-GRID = list(itertools.product(("auto", "always", "never"), ("append", "none"), ("drop", "keep"), ("encode", "plain", "reject")))
+GRID = list(
+    itertools.product(("auto", "always", "never"), ("append", "none"), ("drop", "keep"), ("encode", "plain", "reject"))
+)
 
 
 @pytest.mark.parametrize("adds_bos", [True, False], ids=["bos-tokenizer", "plain-tokenizer"])
 @pytest.mark.parametrize(("bos", "eod", "empty", "special_text"), GRID)
-def test_every_policy_writes_exactly_these_ids(make_tokenizer, byte_json, write_texts, tmp_path, adds_bos, bos, eod, empty, special_text):
+def test_every_policy_writes_exactly_these_ids(
+    make_tokenizer, byte_json, write_texts, tmp_path, adds_bos, bos, eod, empty, special_text
+):
     changes = {} if adds_bos else {"post_processor": None}
     tokenizer = make_tokenizer(**changes)
     hints = {"eos_token": "<eod>", "bos_token": "<bos>"}
     (tokenizer / "tokenizer_config.json").write_text(json.dumps(hints))
-    settings = [f"policy.bos={bos}", f"policy.eod={eod}", f"policy.empty={empty}", f"policy.special_text={special_text}"]
-    result = dataprep.run(str(write_texts(TEXTS)), str(tokenizer), tmp_path / "out", settings=[*settings, "runtime.max_rejects=1"])
+    settings = [
+        f"policy.bos={bos}",
+        f"policy.eod={eod}",
+        f"policy.empty={empty}",
+        f"policy.special_text={special_text}",
+    ]
+    result = dataprep.run(
+        str(write_texts(TEXTS)), str(tokenizer), tmp_path / "out", settings=[*settings, "runtime.max_rejects=1"]
+    )
 
     before = [BOS] if bos == "always" or (bos == "auto" and adds_bos) else []
     after = [EOD] if eod == "append" else []
@@ -90,16 +105,24 @@ def test_every_policy_writes_exactly_these_ids(make_tokenizer, byte_json, write_
 
 
 def _kept_aside(output: Path) -> list[tuple[int, str]]:
-    lines = [json.loads(line) for path in sorted(output.glob("work/*/rejects/*.jsonl")) for line in path.read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for path in sorted(output.glob("work/*/rejects/*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
     assert all(line["reason"] == "special-text" and line["file"] == "corpus.jsonl" for line in lines)
     return [(line["row"], line["record"]) for line in lines]
 
 
 @pytest.mark.parametrize("special_text", ["encode", "reject"])
-def test_a_sentencepiece_document_never_holds_a_special_id_but_its_strings_are_counted(spm, write_texts, tmp_path, special_text):
+def test_a_sentencepiece_document_never_holds_a_special_id_but_its_strings_are_counted(
+    spm, write_texts, tmp_path, special_text
+):
     texts = ["a</s>b <s>", "c", "</s></s>"]
     settings = [f"policy.special_text={special_text}", "runtime.max_rejects=1"]
-    result = dataprep.run(str(write_texts(texts)), str(spm.path / "tokenizer.model"), tmp_path / "out", settings=settings)
+    result = dataprep.run(
+        str(write_texts(texts)), str(spm.path / "tokenizer.model"), tmp_path / "out", settings=settings
+    )
     expected = [[1, *ids, 2] for ids in spm.ids(texts)]
     assert _documents(result.prefix) == (expected if special_text == "encode" else expected[1:2])
     assert result.manifest.counts.specials == {"</s>": 3, "<s>": 1}
@@ -132,7 +155,12 @@ def test_an_unknown_eod_is_a_spec_error_that_names_the_choices(make_tokenizer, w
     folder, corpus = make_tokenizer(eos=None), str(write_texts(["a"]))
     with pytest.raises(SpecError) as caught:
         dataprep.run(corpus, str(folder), tmp_path / "out")
-    for part in ("does not say which token ends a document", "tokenizer.eod=", "'<bos>', '<eod>', '<pad>'", "policy.eod=none"):
+    for part in (
+        "does not say which token ends a document",
+        "tokenizer.eod=",
+        "'<bos>', '<eod>', '<pad>'",
+        "policy.eod=none",
+    ):
         assert part in str(caught.value)
     assert not (tmp_path / "out").exists()
     result = dataprep.run(corpus, str(folder), tmp_path / "out", settings=["policy.eod=none"])
@@ -142,7 +170,9 @@ def test_an_unknown_eod_is_a_spec_error_that_names_the_choices(make_tokenizer, w
 def test_an_eod_that_does_not_exist_is_a_spec_error_that_names_the_choices(make_tokenizer, spm, write_texts, tmp_path):
     corpus = str(write_texts(["a"]))
     for path, named in ((make_tokenizer(), "'<bos>', '<eod>', '<pad>'"), (spm.path, "'<unk>', '<s>', '</s>'")):
-        with pytest.raises(SpecError, match=r"the token '<nope>' does not exist; name one with --set tokenizer.eod=") as caught:
+        with pytest.raises(
+            SpecError, match=r"the token '<nope>' does not exist; name one with --set tokenizer.eod="
+        ) as caught:
             dataprep.run(corpus, str(path), tmp_path / "out", settings=["tokenizer.eod=<nope>"])
         assert named in str(caught.value)
 
@@ -150,7 +180,9 @@ def test_an_eod_that_does_not_exist_is_a_spec_error_that_names_the_choices(make_
 @pytest.mark.parametrize(("text", "number"), [("<pad>", 258), ("<tool>", 259), ("z", 122)])
 def test_tokenizer_eod_overrides_what_the_files_say(make_tokenizer, write_texts, tmp_path, text, number):
     """A special token, another added one, or any of the vocabulary."""
-    result = dataprep.run(str(write_texts(["a", "b"])), str(make_tokenizer()), tmp_path / "out", settings=[f"tokenizer.eod={text}"])
+    result = dataprep.run(
+        str(write_texts(["a", "b"])), str(make_tokenizer()), tmp_path / "out", settings=[f"tokenizer.eod={text}"]
+    )
     assert _documents(result.prefix) == [[BOS, 97, number], [BOS, 98, number]]
     assert (result.manifest.recipe.tokenizer.eod_id, result.manifest.recipe.tokenizer.eod_text) == (number, text)
 
@@ -176,11 +208,15 @@ def test_dtype_follows_megatrons_rule_and_uint16_is_refused_where_it_cannot_hold
     if size <= 65_536:
         assert forced.dtype == "uint16"
     else:
-        with pytest.raises(SpecError, match=f"policy.dtype=uint16 cannot hold a vocabulary of {size}; use int32 or auto"):
+        with pytest.raises(
+            SpecError, match=f"policy.dtype=uint16 cannot hold a vocabulary of {size}; use int32 or auto"
+        ):
             _ = forced.dtype
 
 
-def test_uint16_that_cannot_hold_the_vocabulary_stops_before_anything_is_written(make_tokenizer, byte_json, write_texts, tmp_path):
+def test_uint16_that_cannot_hold_the_vocabulary_stops_before_anything_is_written(
+    make_tokenizer, byte_json, write_texts, tmp_path
+):
     vocab = byte_json["model"]["vocab"] | {f"w{i}": 256 + i for i in range(65_277)}
     added = [{**token, "id": token["id"] + 65_277} for token in byte_json["added_tokens"]]
     folder = make_tokenizer(model={**byte_json["model"], "vocab": vocab}, added_tokens=added)
@@ -192,7 +228,9 @@ def test_uint16_that_cannot_hold_the_vocabulary_stops_before_anything_is_written
     assert _documents(result.prefix) == [[256 + 65_277, 97, 257 + 65_277]]
 
 
-@pytest.mark.parametrize(("vocab_size", "dtype"), [(260, "uint16"), (260, "int32"), (65_536, "uint16"), (128_256, "int32")])
+@pytest.mark.parametrize(
+    ("vocab_size", "dtype"), [(260, "uint16"), (260, "int32"), (65_536, "uint16"), (128_256, "int32")]
+)
 def test_an_id_outside_the_vocabulary_is_an_encode_error(vocab_size, dtype):
     recipe = _recipe({"dtype": dtype}, vocab_size=vocab_size)
 
@@ -215,7 +253,10 @@ DOCUMENTS = st.lists(st.lists(st.integers(0, 99_999), max_size=6), max_size=12)
 
 
 @given(
-    documents=DOCUMENTS, bos=st.sampled_from(("auto", "always", "never")), eod=st.sampled_from(("append", "none")), adds_bos=st.booleans()
+    documents=DOCUMENTS,
+    bos=st.sampled_from(("auto", "always", "never")),
+    eod=st.sampled_from(("append", "none")),
+    adds_bos=st.booleans(),
 )
 @example(documents=[[], [], []], bos="always", eod="none", adds_bos=False)
 @example(documents=[[]], bos="never", eod="append", adds_bos=False)
@@ -326,7 +367,9 @@ def test_a_rejected_document_is_kept_up_to_a_bound(byte_definition):
 def test_limit_counts_documents_written_not_records_read(make_tokenizer, write_texts, tmp_path, limit):
     texts = ["", "a", "<eod>", "b", "", "c", "d"]
     settings = ["policy.special_text=reject", "runtime.max_rejects=1"]
-    result = dataprep.run(str(write_texts(texts)), str(make_tokenizer()), tmp_path / "out", limit=limit, settings=settings)
+    result = dataprep.run(
+        str(write_texts(texts)), str(make_tokenizer()), tmp_path / "out", limit=limit, settings=settings
+    )
     expected = [[BOS, ord(text), EOD] for text in "abcd"][:limit]
     assert _documents(result.prefix) == expected
     assert result.manifest.counts.num_records == {1: 2, 2: 4, 3: 6}.get(limit, 7)

@@ -24,7 +24,9 @@ from dataprep.specs import (
     parse_settings,
 )
 
-FILE = SourceFile(name="a/b.jsonl", path="/x/a/b.jsonl", num_bytes=123, mtime_ns=456, format="jsonl", compression="zstd")
+FILE = SourceFile(
+    name="a/b.jsonl", path="/x/a/b.jsonl", num_bytes=123, mtime_ns=456, format="jsonl", compression="zstd"
+)
 TOKENIZER = TokenizerIdentity(
     name="gpt2",
     type="HuggingFaceTokenizer",
@@ -39,7 +41,7 @@ TOKENIZER = TokenizerIdentity(
 )
 RECIPE = Recipe(corpus="c", reader=ReaderSpec(), files=(FILE,), tokenizer=TOKENIZER, policy=TokenPolicy())
 
-DIGEST = "?"
+DIGEST = "18ce68d7ed03c0ddfcabcc73eac0230b03a7516c6f57d0e931a9065570b262e4"
 """Changes when, and only when, every dataset that was ever published has to be made again."""
 
 
@@ -107,7 +109,9 @@ def test_digest_changes_with_corpus_and_limit(field, value):
 
 def test_digest_changes_with_number_and_order_of_files():
     other = _changed(FILE, name="z")
-    digests = {RECIPE.model_copy(update={"files": files}).digest for files in ((), (FILE,), (FILE, other), (other, FILE))}
+    digests = {
+        RECIPE.model_copy(update={"files": files}).digest for files in ((), (FILE,), (FILE, other), (other, FILE))
+    }
     assert len(digests) == 4
 
 
@@ -136,7 +140,10 @@ CORPUS = "name: c\nsource: {kind: files, paths: [a.jsonl]}\n"
         ("license: 2024_10", "license: expected text, found 202410; quote it in YAML"),
         ("license: 1.10", "license: expected text, found 1.1; quote it in YAML"),
         ("license: 2024-10-01", "Object of type date is not JSON serializable; quote dates and revisions in YAML"),
-        ("license: 2024-10-01 10:00:00", "Object of type datetime is not JSON serializable; quote dates and revisions in YAML"),
+        (
+            "license: 2024-10-01 10:00:00",
+            "Object of type datetime is not JSON serializable; quote dates and revisions in YAML",
+        ),
         ("license: 12:30:45", "license: expected text, found 45045; quote it in YAML"),
         ("license: 0o17", None),
         ("license: ~", "license: expected text, found None; quote it in YAML"),
@@ -146,7 +153,10 @@ CORPUS = "name: c\nsource: {kind: files, paths: [a.jsonl]}\n"
         ("reader: {max_document_bytes: -1}", "reader.max_document_bytes: "),
         ("reader: {max_document_bytes: 2GiB}", "reader.max_document_bytes: "),
         ("reader: {max_document_bytes: lots}", "reader.max_document_bytes: "),
-        ("reader: {format: csv}", "reader.format: Input should be 'auto', 'jsonl', 'parquet', 'arrow' or 'text', found 'csv'"),
+        (
+            "reader: {format: csv}",
+            "reader.format: Input should be 'auto', 'jsonl', 'parquet', 'arrow' or 'text', found 'csv'",
+        ),
         ("reader: {separator: ''}", "reader.separator: "),
         ("reader: {txt: a}", "reader.txt: unknown key; known here: format, text, separator, max_document_bytes"),
         ("source: {kind: files, paths: []}", "source.paths: "),
@@ -162,7 +172,9 @@ CORPUS = "name: c\nsource: {kind: files, paths: [a.jsonl]}\n"
 def test_yaml_traps_are_refused_and_the_message_names_key_and_value(tmp_path, text, message):
     path = tmp_path / "c.yaml"
     key = text.partition(":")[0]
-    path.write_text("".join(line + "\n" for line in CORPUS.splitlines() if not line.startswith(f"{key}:")) + text + "\n")
+    path.write_text(
+        "".join(line + "\n" for line in CORPUS.splitlines() if not line.startswith(f"{key}:")) + text + "\n"
+    )
     if message is None:
         assert Corpus.from_json(load_yaml(path), str(path)).license == "0o17"  # text to YAML 1.1
         return
@@ -188,7 +200,13 @@ def test_every_problem_of_a_yaml_is_named_at_once():
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"\xff\xfe", "is not YAML"), (b"a: [", "is not YAML"), (b"a: b: c", "is not YAML"), (b"text", "found str"), (b"", "found NoneType")],
+    [
+        (b"\xff\xfe", "is not YAML"),
+        (b"a: [", "is not YAML"),
+        (b"a: b: c", "is not YAML"),
+        (b"text", "found str"),
+        (b"", "found NoneType"),
+    ],
 )
 def test_what_is_no_yaml_mapping_is_a_spec_error(tmp_path, content, message):
     path = tmp_path / "c.yaml"
@@ -213,7 +231,14 @@ def test_a_path_that_is_a_folder_is_a_spec_error(tmp_path):
 
 def test_settings_are_parsed_as_yaml_by_namespace():
     found = parse_settings(
-        ["reader.text=content", "reader.separator='\\n'", "policy.bos=never", "runtime.audit_rate=0", "runtime.max_rejects=0.5", "source.exclude=[a, b]"]
+        [
+            "reader.text=content",
+            "reader.separator='\\n'",
+            "policy.bos=never",
+            "runtime.audit_rate=0",
+            "runtime.max_rejects=0.5",
+            "source.exclude=[a, b]",
+        ]
     )
     assert found == {
         "reader": {"text": "content", "separator": "\\n"},
@@ -225,10 +250,27 @@ def test_settings_are_parsed_as_yaml_by_namespace():
 
 
 def test_a_setting_may_hold_an_equals_sign_and_the_last_one_wins():
-    assert parse_settings(["tokenizer.eod=<a=b>", "reader.text=a", "reader.text=b"]) == {"tokenizer": {"eod": "<a=b>"}, "reader": {"text": "b"}}
+    assert parse_settings(["tokenizer.eod=<a=b>", "reader.text=a", "reader.text=b"]) == {
+        "tokenizer": {"eod": "<a=b>"},
+        "reader": {"text": "b"},
+    }
 
 
-@pytest.mark.parametrize("setting", ["", "reader", "reader.text", "reader=text", "text=content", ".text=a", "reader.=a", "nope.text=a", "=", "Reader.text=a"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "",
+        "reader",
+        "reader.text",
+        "reader=text",
+        "text=content",
+        ".text=a",
+        "reader.=a",
+        "nope.text=a",
+        "=",
+        "Reader.text=a",
+    ],
+)
 def test_a_setting_without_namespace_key_or_value_names_the_namespaces(setting):
     with pytest.raises(SpecError) as caught:
         parse_settings([setting])
@@ -256,7 +298,11 @@ def test_any_setting_is_parsed_or_a_spec_error(text):
 @pytest.mark.parametrize(
     ("model", "value", "message"),
     [
-        (TokenPolicy, {"bos": "sometimes"}, "policy: bos: Input should be 'auto', 'always' or 'never', found 'sometimes'"),
+        (
+            TokenPolicy,
+            {"bos": "sometimes"},
+            "policy: bos: Input should be 'auto', 'always' or 'never', found 'sometimes'",
+        ),
         (TokenPolicy, {"bos": False}, "bos: "),
         (TokenPolicy, {"eos": "append"}, "eos: unknown key; known here: bos, eod, special_text, empty, dtype"),
         (Runtime, {"workers": 0}, "workers: "),

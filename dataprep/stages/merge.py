@@ -16,6 +16,8 @@ from dataprep.manifest import Counts, Span
 from dataprep.storage import AtomicFile, explain, make_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
     import numpy.typing as npt
 

@@ -362,9 +362,8 @@ def _scan(
                     progress(count)
             while number < len(parts) and position == parts[number][0]:
                 if f"xxh3_128:{part.hexdigest()}" != parts[number][1]:
-                    report.error(
-                        "merge", f"{bin_path(pair.prefix)}: bytes up to {position} are not those of shard {number}"
-                    )
+                    place = f"{bin_path(pair.prefix)}: bytes up to {position}"
+                    report.error("merge", f"{place} are not those of shard {number}")
                 part.reset()
                 number += 1
             if not count and room:
@@ -396,8 +395,5 @@ def _check_manifest(path: Path, report: Report, manifest: DatasetManifest) -> No
         claims.append(("checksum of .idx", prefix.files.idx_checksum, checksum(idx_path(path))))
     for what, expected, found in claims:
         if expected != found:
-            report.error(
-                "manifest",
-                f"{path}: {what}: the manifest says {expected}, found {found}; "
-                "the files are not those that were published",
-            )
+            problem = f"{path}: {what}: the manifest says {expected}, found {found}"
+            report.error("manifest", f"{problem}; the files are not those that were published")
