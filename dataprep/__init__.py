@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dataprep.indexed import IndexedDataset as open_dataset
     from dataprep.inspection import decode, inspect
-    from dataprep.runner import plan, run
+    from dataprep.planning import plan
+    from dataprep.runner import run
     from dataprep.stages.verify import verify
 
 __version__ = "0.1.0"
@@ -28,7 +29,7 @@ _HOMES = {
     "decode": ("dataprep.inspection", "decode"),
     "inspect": ("dataprep.inspection", "inspect"),
     "open_dataset": ("dataprep.indexed", "IndexedDataset"),
-    "plan": ("dataprep.runner", "plan"),
+    "plan": ("dataprep.planning", "plan"),
     "run": ("dataprep.runner", "run"),
     "verify": ("dataprep.stages.verify", "verify"),
 }

@@ -20,7 +20,7 @@ from dataprep.errors import DataprepError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-UsageProblem = typer.BadParameter.__mro__[2]
+UsageProblem: type[BaseException] = typer.BadParameter.__mro__[2]
 """Click's ClickException, which typer carries under a private name."""
 
 app = typer.Typer(
@@ -84,9 +84,9 @@ def run(
 
     Example: dataprep run 'dump/*.jsonl.zst' --tokenizer gpt2 --set reader.text=content
     """
-    from dataprep import progress, runner
+    from dataprep import planning, progress, runner
 
-    request = runner.resolve(corpus, tokenizer, output, workers, limit, settings or ())
+    request = planning.resolve(corpus, tokenizer, output, workers, limit, settings or ())
     with progress.watch(context.obj["quiet"]) as watcher:
         result = runner.execute(request, watcher)
     manifest = result.manifest
@@ -112,20 +112,20 @@ def plan(
 
     Example: dataprep plan 'dump/*.parquet' --tokenizer ./llama3
     """
-    from dataprep import runner
+    from dataprep import planning
 
-    result = runner.plan(corpus, tokenizer, output, workers, limit, settings or ())
+    result = planning.plan(corpus, tokenizer, output, workers, limit, settings or ())
     if as_json:
         _print_json(result)
         return
-    recipe = result["recipe"]
+    recipe, tokenizer_, policy = result["recipe"], result["recipe"]["tokenizer"], result["recipe"]["policy"]
     _table(
         {
             "corpus": f"{recipe['corpus']}: {result['num_files']:,} files, {result['num_bytes']:,} bytes",
-            "tokenizer": f"{recipe['tokenizer']['name']}: {recipe['tokenizer']['type']}, {recipe['tokenizer']['vocab_size']:,} ids, "
-            f"{result['dtype']}",
-            "document": f"{result['bos'] or '(no BOS)'} text {result['eod'] or '(no EOD)'}; special strings: {recipe['policy']['special_text']}; "
-            f"empty documents: {recipe['policy']['empty']}",
+            "tokenizer": f"{tokenizer_['name']}: {tokenizer_['type']}, "
+            f"{tokenizer_['vocab_size']:,} ids, {result['dtype']}",
+            "document": f"{result['bos'] or '(no BOS)'} text {result['eod'] or '(no EOD)'}; "
+            f"special strings: {policy['special_text']}; empty documents: {policy['empty']}",
             "units": f"{result['num_units']:,} for {result['runtime']['workers']} workers",
             "recipe": result["recipe_digest"],
             "prefix": result["prefix"] + (" (exists)" if result["exists"] else ""),
@@ -150,7 +150,10 @@ def list_(
         from dataprep.inspection import datasets
 
         found: list[dict[str, Any]] = datasets(output)
-        lines = [f"{d['prefix']}  {d['num_documents']:,} documents  {d['num_tokens']:,} tokens  {d['created']}" for d in found]
+        lines = [
+            f"{d['prefix']}  {d['num_documents']:,} documents  {d['num_tokens']:,} tokens  {d['created']}"
+            for d in found
+        ]
     elif what in ("corpora", "tokenizers"):
         found = catalog.describe(what)
         lines = [f"{entry['name']:<16} {entry['description']}" for entry in found]
@@ -163,7 +166,9 @@ def list_(
 
 
 @app.command()
-def status(output: Annotated[Path, typer.Argument(help="Output folder.")] = Path("data"), as_json: JsonOption = False) -> None:
+def status(
+    output: Annotated[Path, typer.Argument(help="Output folder.")] = Path("data"), as_json: JsonOption = False
+) -> None:
     """Show the runs in an output folder: done, running, stopped. Reads files only; safe beside a run.
 
     Example: dataprep status data
@@ -199,8 +204,9 @@ def verify(
     Example: dataprep verify data/sample-sample-1a2b3c4d/sample_text_document --level source
     """
     from dataprep import progress
+    from dataprep.errors import SpecError
     from dataprep.stages.tokenize import Progress
-    from dataprep.stages.verify import LEVELS, SpecError
+    from dataprep.stages.verify import LEVELS
     from dataprep.stages.verify import verify as check
 
     if level not in LEVELS:
@@ -217,7 +223,8 @@ def verify(
     else:
         for report in reports:
             typer.echo(
-                f"{'ok' if report.ok else 'BAD'}  {report.prefix}  {report.num_documents:,} documents  {report.num_tokens:,} tokens  "
+                f"{'ok' if report.ok else 'BAD'}  {report.prefix}  {report.num_documents:,} documents  "
+                f"{report.num_tokens:,} tokens  "
                 f"{report.dtype}" + (f"  {report.num_sampled} re-encoded" if report.num_sampled else "")
             )
             for problem in report.problems:
@@ -235,8 +242,12 @@ def _size(prefix: str) -> int:
 @app.command()
 def inspect(
     prefix: Annotated[str, typer.Argument(help="Path without .bin and .idx.")],
-    document: Annotated[int | None, typer.Option("--document", "-d", help="Show this document, counted from 0.")] = None,
-    tokenizer: Annotated[str | None, typer.Option("--tokenizer", "-t", help="Decode with it; default: the manifest's.")] = None,
+    document: Annotated[
+        int | None, typer.Option("--document", "-d", help="Show this document, counted from 0.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option("--tokenizer", "-t", help="Decode with it; default: the manifest's.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Look inside a dataset: counts, length quantiles, or one document decoded.
@@ -251,7 +262,11 @@ def inspect(
             _print_json(value)
         else:
             source = value.get("source")
-            place = f"  {source['file']} record {source['first_row'] + 1}" if source and source["first_row"] == source["last_row"] else ""
+            place = (
+                f"  {source['file']} record {source['first_row'] + 1}"
+                if source and source["first_row"] == source["last_row"]
+                else ""
+            )
             _note(f"document {document}: {value['num_tokens']:,} tokens{place}")
             typer.echo(value["text"])
         return
@@ -269,7 +284,9 @@ def inspect(
     }
     if "corpus" in value:
         tokenizer_ = value["tokenizer"]
-        rows["made of"] = f"{value['corpus']} with {tokenizer_['name']} ({tokenizer_['type']}, EOD {tokenizer_['eod_text']})"
+        rows["made of"] = (
+            f"{value['corpus']} with {tokenizer_['name']} ({tokenizer_['type']}, EOD {tokenizer_['eod_text']})"
+        )
     _table(rows)
 
 

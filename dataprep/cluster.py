@@ -22,7 +22,6 @@ from dataprep.errors import Cancelled, ClusterError, DataprepError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ class _Run:
         with self._idle:
             self._active += 1
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._idle:
             self._active -= 1
             self._idle.notify_all()
@@ -111,7 +110,8 @@ class Cluster:
 
         self._settings = dask.config.set(
             {
-                # The nanny sets MALLOC_TRIM_THRESHOLD_, which turns glibc's dynamic mmap threshold off: 20 to 30 % of throughput.
+                # The nanny sets MALLOC_TRIM_THRESHOLD_, which turns glibc's dynamic mmap threshold off: that costs
+                # 20 to 30 % of throughput.
                 "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 1, "MALLOC_TRIM_THRESHOLD_": None},
                 # No task data lives in Dask: nothing to spill, and a paused worker would wait for ever.
                 "distributed.worker.memory.target": False,
@@ -134,14 +134,14 @@ class Cluster:
         self._client = Client(self._cluster)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._run.stop.set()
         try:
             self._run.wait_until_idle()
             self._client.close()
             self._cluster.close()
         finally:
-            self._settings.__exit__(None, None, None)
+            self._settings.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             del _runs[self._reporter.number]
 
     def map(self, function: Callable[[T, Reporter], None], items: Iterable[T]) -> Iterator[T]:

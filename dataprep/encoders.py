@@ -46,10 +46,11 @@ class Encoder(Protocol):
 
 
 class Gigatoken:
-    """The engine. Lend one to a thread at a time: its cache of words is what makes it fast (one shared by two threads: 13 % slower).
+    """The engine. Lend one to a thread at a time: its cache of words is what makes it fast.
 
-    gigatoken 0.10.0 keeps every distinct word it meets: 5 bytes per byte of random words, measured. So an engine that is
-    told its memory opens itself anew once the process has outgrown it.
+    One shared by two threads measured 13 % slower. gigatoken 0.10.0 keeps every distinct word it meets: 5 bytes per
+    byte of random words, measured. So an engine that is told its memory opens itself anew once the process has
+    outgrown it.
 
     Args:
         text: a ``tokenizer.json``.
@@ -100,9 +101,10 @@ class Gigatoken:
             layout = self._tokenizer.encode_batch(ak.Array(texts), parallel=False).layout
         ids, offsets = np.asarray(layout.content.data), np.asarray(layout.offsets.data)
         if ids.dtype != np.uint32 or len(offsets) != len(batch) + 1:
-            raise EncodeError(f"gigatoken {self.version} returned {ids.dtype}[{len(offsets) - 1}]; use --set runtime.engine=reference")
+            raise EncodeError(
+                f"gigatoken {self.version} returned {ids.dtype}[{len(offsets) - 1}]; use --set runtime.engine=reference"
+            )
         return TokenBatch(ids, offsets.astype(np.int64, copy=False))
-
 
     def _encode_few(self, batch: TextBatch) -> TokenBatch:
         """Document by document: a file of its own each, as source code has them, costs 0.06 ms so, 0.6 ms as a batch.
@@ -147,7 +149,7 @@ class Tokenizers:
         self.version = version("tokenizers")
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # noqa: BLE001  tokenizers raises bare Exception
+        except Exception as error:  # tokenizers raises bare Exception
             raise SpecError(f"not a tokenizer.json: {error}") from error
         self._tokenizer.encode_special_tokens = plain
 
@@ -202,8 +204,8 @@ def open_reference(definition: Definition, special_text: SpecialText) -> Encoder
     for text, number in definition.added.items():
         if (found := reference.token_id(text)) != number:
             raise SpecError(
-                f"{definition.path}: its file gives the added token {text!r} the id {number}, the tokenizers library {found}: added "
-                "tokens have to follow the vocabulary without a gap. Load it with the library and save it again"
+                f"{definition.path}: its file gives the added token {text!r} the id {number}, the tokenizers library "
+                f"{found}: added tokens have to follow the vocabulary without a gap. Load it with the library and save it again"
             )
     return reference
 

@@ -114,7 +114,7 @@ class SliceRows(Model):
     stop: int
     num_records: int
     num_documents: int
-    num_lines: int = 0
+    num_lines: int
 
 
 class PairFiles(Model):

@@ -115,7 +115,11 @@ class Lines(Meter):
         share = min(1.0, self.done / max(1, self.total))
         left = (self.total - self.done) * passed / max(1, self.done - self.skipped)
         counts = f", {self.counts}" if self.counts else ""
-        print(f"{self.name}: {share:.0%}, {passed:.0f} s, about {max(0, left):.0f} s left{counts}", file=sys.stderr, flush=True)
+        print(
+            f"{self.name}: {share:.0%}, {passed:.0f} s, about {max(0, left):.0f} s left{counts}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 @contextlib.contextmanager

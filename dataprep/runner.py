@@ -1,7 +1,6 @@
-"""One run from request to published dataset: resolve, plan, skip what is done, map, collect, prove, publish.
+"""One run from request to published dataset: plan, skip what is done, map, collect, prove, publish.
 
-    resolve    corpus, tokenizer, policy -> Recipe, digest, Layout        nothing is written
-    plan       listing -> units; written once to plan.json, reused on resume
+    plan       `planning`: what is to be made, of what, and cut how
     gate       the engine is held to the reference before any unit
     map        tokenize.run over the units that are not done; shards are merged in plan order meanwhile
     prove      verify reads back every byte of the merged pair
@@ -13,7 +12,6 @@ Everything that survives a crash is a file that `Layout` names: what is done is 
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import os
 import resource
@@ -23,50 +21,31 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 
 import dataprep
-from dataprep import catalog
 from dataprep.cluster import Cluster
-from dataprep.definitions import identify, missing_eod
-from dataprep.errors import OutputError, SourceError, SpecError
+from dataprep.errors import OutputError, SourceError
 from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
-from dataprep.manifest import DatasetManifest, EngineRecord, PairFiles, Prefix, Slice, Unit, load_manifest
-from dataprep.readers import cut
-from dataprep.sources import list_files, with_checksum
-from dataprep.specs import Recipe, Runtime, TokenPolicy, parse_settings
+from dataprep.layout import Layout, clear_shards, sweep
+from dataprep.manifest import DatasetManifest, EngineRecord, PairFiles, Prefix, Unit, load_manifest
+from dataprep.planning import Request, load_plan, resolve
+from dataprep.sources import with_checksum
 from dataprep.stages import merge, publish, tokenize
 from dataprep.stages.verify import verify
-from dataprep.storage import Layout, append_line, checksum, hold, make_folder, sweep, write_json
+from dataprep.storage import append_line, checksum, hold, make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from dataprep.specs import SourceFile
     from dataprep.stages.verify import Report
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Request:
-    """A resolved request: what would be made, and where.
-
-    Attributes:
-        recipe: all that decides the bytes.
-        runtime: all that does not.
-        layout: every path.
-        digest: of the recipe.
-    """
-
-    recipe: Recipe
-    runtime: Runtime
-    layout: Layout
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -106,149 +85,6 @@ class Silent:
         """Nothing."""
 
 
-def resolve(
-    corpus: str | Sequence[str],
-    tokenizer: str,
-    output: str | Path = "data",
-    workers: int | None = None,
-    limit: int | None = None,
-    settings: Sequence[str] = (),
-) -> Request:
-    """Turn what a user typed into a recipe, a runtime and a layout; touches nothing.
-
-    Args:
-        corpus: a shipped name, a YAML, or paths and globs.
-        tokenizer: a shipped name, a folder, a file, a YAML, or ``org/name`` on the hub.
-        output: folder the dataset goes into.
-        workers: units at the same time; default: the processors this process may use.
-        limit: at most this many documents.
-        settings: ``NAMESPACE.KEY=VALUE``, as for ``--set``.
-
-    Raises:
-        SpecError: something in it is wrong, unknown or without effect.
-        SourceError: a source file cannot be read.
-    """
-    given = parse_settings(list(settings))
-    if workers is not None:
-        given.setdefault("runtime", {})["workers"] = workers
-    runtime = Runtime.from_json(given.get("runtime", {}), "runtime settings")
-    policy = TokenPolicy.from_json(given.get("policy", {}), "policy settings")
-    if limit is not None and limit < 1:
-        raise SpecError(f"--limit {limit}: expected a number of documents, at least 1")
-    arguments = [corpus] if isinstance(corpus, str) else list(corpus)
-    found, folder = catalog.find_corpus(arguments, given)
-    spec, place = catalog.find_tokenizer(tokenizer, given.get("tokenizer", {}))
-    identity = identify(spec, place)
-    if policy.eod == "append" and identity.eod_id is None:
-        raise missing_eod(identity)
-    if policy.bos == "always" and identity.bos_id is None:
-        raise SpecError(f"policy.bos=always: the tokenizer {identity.name} has no BOS token; use auto or never")
-    listing = list_files(found.source, found.reader, folder)
-    recipe = Recipe(
-        corpus=found.name, reader=found.reader, files=listing, tokenizer=identity, policy=policy, limit=limit
-    )
-    return _unchanged_or_new(_request(recipe, runtime, Path(output)), Path(output))
-
-
-def _request(recipe: Recipe, runtime: Runtime, output: Path) -> Request:
-    assert recipe.dtype  # an impossible policy.dtype is a SpecError before anything is written
-    digest = recipe.digest
-    layout = Layout.of(Path(os.path.abspath(output)), recipe.corpus, recipe.tokenizer.name, digest)
-    return Request(recipe, runtime, layout, digest)
-
-
-def _unchanged_or_new(request: Request, output: Path) -> Request:
-    """Where a dataset of this recipe exists but a file has another mtime, look whether its content is another too.
-
-    A changed file gets its checksum into the listing, so that new content gets a new digest and a new path.
-    """
-    if not request.layout.manifest.exists():
-        return request
-    old = {file.name: file for file in load_manifest(request.layout.manifest).recipe.files}
-    files = list(request.recipe.files)
-    for i, file in enumerate(files):
-        before = old[file.name]
-        if file.mtime_ns != before.mtime_ns and with_checksum(file).checksum != before.checksum:
-            files[i] = with_checksum(file)
-    if files == list(request.recipe.files):
-        return request
-    return _request(request.recipe.model_copy(update={"files": tuple(files)}), request.runtime, output)
-
-
-def cut_units(recipe: Recipe, runtime: Runtime) -> list[Unit]:
-    """The units of a listing: large files in pieces, small neighbours together."""
-    unit_bytes = runtime.unit_size(sum(file.num_bytes for file in recipe.files))
-    units: list[Unit] = []
-    pending: list[Slice] = []
-    size = 0
-    for index, file in enumerate(recipe.files):
-        for part in cut(index, file, recipe.reader, unit_bytes):
-            if pending and size + part.num_bytes > unit_bytes:
-                units.append(Unit(index=len(units), slices=tuple(pending)))
-                pending, size = [], 0
-            pending.append(part)
-            size += part.num_bytes
-    if pending:
-        units.append(Unit(index=len(units), slices=tuple(pending)))
-    return units
-
-
-def load_plan(request: Request) -> list[Unit]:
-    """The plan on disk if it is of these very files, else a new one, written before it is used.
-
-    A plan of other files (an input changed while its run was interrupted) is dropped, and its shards with it.
-    """
-    layout = request.layout
-    seal = [[file.name, file.num_bytes, file.mtime_ns] for file in request.recipe.files]
-    try:
-        value = json.loads(layout.plan.read_text(encoding="utf-8"))
-        if value["seal"] == seal and value["digest"] == request.digest:
-            return [
-                Unit(index=i, slices=tuple(Slice(file=a, start=b, stop=c, num_bytes=d) for a, b, c, d in parts))
-                for i, parts in enumerate(value["units"])
-            ]
-        log.warning("the input changed since this run was interrupted: starting it anew")
-        publish.clear(layout)
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    units = cut_units(request.recipe, request.runtime)
-    parts = [[[s.file, s.start, s.stop, s.num_bytes] for s in unit.slices] for unit in units]
-    write_json(layout.recipe, request.recipe.to_json())
-    write_json(layout.plan, {"digest": request.digest, "seal": seal, "units": parts})
-    return units
-
-
-def plan(
-    corpus: str | Sequence[str],
-    tokenizer: str,
-    output: str | Path = "data",
-    workers: int | None = None,
-    limit: int | None = None,
-    settings: Sequence[str] = (),
-) -> dict[str, Any]:
-    """What `run` with the same arguments would do, as plain JSON values; touches nothing."""
-    request = resolve(corpus, tokenizer, output, workers, limit, settings)
-    recipe = request.recipe
-    units = cut_units(recipe, request.runtime)
-    return {
-        "recipe_digest": request.digest,
-        "recipe": recipe.to_json(),
-        "runtime": request.runtime.to_json(),
-        "prefix": str(request.layout.prefix),
-        "exists": request.layout.manifest.exists(),
-        "dtype": recipe.dtype,
-        "bos": recipe.tokenizer.bos_text if recipe.writes_bos else None,
-        "eod": recipe.tokenizer.eod_text if recipe.policy.eod == "append" else None,
-        "num_files": len(recipe.files),
-        "num_bytes": sum(file.num_bytes for file in recipe.files),
-        "num_units": len(units),
-        "units": [
-            {"key": unit.key, "num_bytes": unit.num_bytes, "slices": [part.to_json() for part in unit.slices]}
-            for unit in units
-        ],
-    }
-
-
 def run(
     corpus: str | Sequence[str],
     tokenizer: str,
@@ -256,19 +92,17 @@ def run(
     workers: int | None = None,
     limit: int | None = None,
     settings: Sequence[str] = (),
-    watcher: Watcher | None = None,
 ) -> Result:
     """Make the dataset, or find it made.
 
     Args:
-        corpus, tokenizer, output, workers, limit, settings: see `resolve`.
-        watcher: told about progress; None: silent.
+        corpus, tokenizer, output, workers, limit, settings: see `planning.resolve`.
 
     Raises:
         SpecError: the request is wrong; nothing was started.
         DataprepError: the work failed; finished units are kept, and the same call goes on from there.
     """
-    return execute(resolve(corpus, tokenizer, output, workers, limit, settings), watcher or Silent())
+    return execute(resolve(corpus, tokenizer, output, workers, limit, settings), Silent())
 
 
 def execute(request: Request, watcher: Watcher) -> Result:
@@ -281,7 +115,7 @@ def execute(request: Request, watcher: Watcher) -> Result:
     with hold(layout.lock):
         existing = find_existing(request)
         if existing is not None:
-            publish.clear(layout)
+            clear_shards(layout)
             return existing
         for folder in (layout.work, layout.shards, layout.rejects):
             sweep(folder)
@@ -299,7 +133,8 @@ def find_existing(request: Request) -> Result | None:
     if not layout.manifest.exists():
         if layout.dataset.exists():
             raise OutputError(
-                f"{layout.dataset} exists without a manifest.json: not a dataset, or a damaged one. Move it away and run again: "
+                f"{layout.dataset} exists without a manifest.json: not a dataset, or a damaged one. "
+                "Move it away and run again: "
                 f"mv {layout.dataset} {layout.dataset}.damaged"
             )
         return None
@@ -342,7 +177,7 @@ def _build(request: Request, watcher: Watcher) -> Result:
             dataprep_version=dataprep.__version__,
             recipe_digest=request.digest,
             recipe=recipe.model_copy(update={"files": hashing.result()}),
-            prefixes=(_prefix(layout.stem, report, index),),
+            prefixes=(_prefix(layout.stem, recipe.dtype, report, index),),
             counts=merger.counts,
             lengths=length_summary(merger.lengths()),
             provenance=tuple(merger.spans),
@@ -366,10 +201,10 @@ def _build(request: Request, watcher: Watcher) -> Result:
     return Result(str(layout.prefix), manifest, str(layout.rejects), fresh=True)
 
 
-def _prefix(name: str, report: Report, index: tuple[int, str]) -> Prefix:
+def _prefix(name: str, dtype: Literal["uint16", "int32"], report: Report, index: tuple[int, str]) -> Prefix:
     assert report.bin_checksum is not None
     files = PairFiles(
-        bin_bytes=report.num_tokens * np.dtype(report.dtype).itemsize,
+        bin_bytes=report.num_tokens * np.dtype(dtype).itemsize,
         bin_checksum=report.bin_checksum,
         idx_bytes=index[0],
         idx_checksum=index[1],
@@ -379,7 +214,7 @@ def _prefix(name: str, report: Report, index: tuple[int, str]) -> Prefix:
         num_documents=report.num_documents,
         num_sequences=report.num_sequences,
         num_tokens=report.num_tokens,
-        dtype=report.dtype,
+        dtype=dtype,
         files=files,
     )
 
@@ -435,7 +270,10 @@ def _is_whole(request: Request, unit: Unit) -> bool:
     if manifest is None:
         return False
     shard = request.layout.shard(unit.key)
-    if (checksum(bin_path(shard)), checksum(idx_path(shard))) == (manifest.files.bin_checksum, manifest.files.idx_checksum):
+    if (checksum(bin_path(shard)), checksum(idx_path(shard))) == (
+        manifest.files.bin_checksum,
+        manifest.files.idx_checksum,
+    ):
         return True
     request.layout.unit_manifest(unit.key).unlink()
     return False
@@ -459,8 +297,9 @@ def _check_rejects(request: Request, merger: merge.Merger, total_bytes: int) -> 
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.rejects.items())
     raise SourceError(
         f"{counts.num_rejected:,} of {counts.num_records:,} records so far were rejected ({reasons}), more than "
-        f"runtime.max_rejects={share:g} allows. The first: {merger.first_reject}. All are kept in {request.layout.rejects}. Mend "
-        "the source, choose another field with --set reader.text=NAME, or allow more with --set runtime.max_rejects=SHARE"
+        f"runtime.max_rejects={share:g} allows. The first: {merger.first_reject}. They are kept in "
+        f"{request.layout.rejects}. Mend the source, choose another field with --set reader.text=NAME, or allow more "
+        "with --set runtime.max_rejects=SHARE"
     )
 
 

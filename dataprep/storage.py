@@ -1,21 +1,9 @@
-"""Paths, atomic writes, checksums, the lock: everything that touches the output folder.
+"""Atomic writes, checksums, copies, the lock: everything that touches the output folder.
 
-`Layout` owns every file name on disk; nobody else formats one. Every durable write goes through
-`AtomicFile`: a private temporary name in the same folder, fsync, rename, fsync of the folder. A reader
-therefore sees a whole file or none, and a run that dies leaves only names that hold ``.tmp-``, which
-the next run removes (`sweep`).
+Every write goes through `AtomicFile`: a private temporary name in the same folder, fsync, rename, fsync of the
+folder. A reader therefore sees a whole file or none, and a run that dies leaves only names that hold ``.tmp-``.
 
-    <output>/
-      raw/<corpus>-<corpus digest>/             downloaded files
-      work/<recipe digest>/                     one run in progress
-        recipe.json  plan.json  lock  events.jsonl
-        shards/<unit>.bin .idx .json            the .json, written last, says that the unit is done
-        rejects/<unit>.jsonl                    source records that are no documents, once merged
-      <corpus>-<tokenizer>-<recipe digest 8>/   the dataset: appears whole, by one rename
-        <corpus>_text_document.bin .idx  manifest.json
-      <corpus>-<tokenizer>                      symlink to the newest of them
-
-Not here: what the files mean (`indexed`, `manifest`).
+Not here: how files are called (`layout`), and what they mean (`indexed`, `manifest`).
 """
 
 from __future__ import annotations
@@ -29,7 +17,6 @@ import secrets
 import shutil
 import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -51,83 +38,6 @@ MARK = ".tmp-"
 COPY_BYTES = 1 << 20
 """Block of the scans: reading into a reused buffer of 256 KiB to 1 MiB is the fastest way through a
 file that is in the page cache (6 to 11 GB/s on the machine of notes, against 5 for a fresh mmap)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where everything lies below one output folder.
-
-    Attributes:
-        output: the folder the user named.
-        work: the folder of this recipe's run.
-        dataset: the folder the dataset is published as.
-        link: the name that points to the newest dataset of this corpus and tokenizer.
-        stem: file name of the prefix, e.g. ``sample_text_document``.
-    """
-
-    output: Path
-    work: Path
-    dataset: Path
-    link: Path
-    stem: str
-
-    @classmethod
-    def of(cls, output: Path, corpus: str, tokenizer: str, digest: str) -> Layout:
-        name = f"{corpus}-{tokenizer}"
-        return cls(
-            output=output,
-            work=output / "work" / digest[:16],
-            dataset=output / f"{name}-{digest[:8]}",
-            link=output / name,
-            stem=f"{corpus}_text_document",
-        )
-
-    @property
-    def recipe(self) -> Path:
-        return self.work / "recipe.json"
-
-    @property
-    def plan(self) -> Path:
-        return self.work / "plan.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.work / "lock"
-
-    @property
-    def events(self) -> Path:
-        return self.work / "events.jsonl"
-
-    @property
-    def shards(self) -> Path:
-        return self.work / "shards"
-
-    @property
-    def rejects(self) -> Path:
-        return self.work / "rejects"
-
-    @property
-    def merged(self) -> Path:
-        """The folder that becomes `dataset` by a rename; private to one run."""
-        return self.output / f"{self.dataset.name}{MARK}merge"
-
-    def shard(self, unit: str) -> Path:
-        """The prefix of a unit's indexed pair."""
-        return self.shards / unit
-
-    def unit_manifest(self, unit: str) -> Path:
-        return self.shards / f"{unit}.json"
-
-    def unit_rejects(self, unit: str) -> Path:
-        return self.shards / f"{unit}.rejects.jsonl"
-
-    @property
-    def prefix(self) -> Path:
-        return self.dataset / self.stem
-
-    @property
-    def manifest(self) -> Path:
-        return self.dataset / "manifest.json"
 
 
 @contextlib.contextmanager
@@ -338,18 +248,6 @@ def _read_write(source: int, target: int, position: int, count: int) -> int:
     data = os.pread(source, min(count, COPY_BYTES), position)
     write_all(target, data)
     return len(data)
-
-
-def sweep(folder: Path) -> int:
-    """Remove what dead runs left half-written in a folder that this run holds; returns how many."""
-    count = 0
-    with explain(folder, "clear"):
-        if folder.is_dir():
-            for path in folder.iterdir():
-                if MARK in path.name:
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
-                    count += 1
-    return count
 
 
 def replace_link(link: Path, target: str) -> None:

@@ -263,6 +263,12 @@ def spm(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return Trained("Llama2Tokenizer", folder, _by_sentencepiece(folder / "tokenizer.model"))
 
 
+@pytest.fixture(scope="session")
+def written_text() -> list[str]:
+    """What the tokenizers of the session were trained on: text that uses their merges."""
+    return _written_text()
+
+
 @pytest.fixture(scope="session", params=["bpe", "bos_bpe", "pair", "spm"])
 def trained(request: pytest.FixtureRequest) -> Trained:
     """Each of the four, one after the other: all three types."""

@@ -200,7 +200,9 @@ def _plain():
 def _children() -> list[str]:
     """But not the resource tracker of multiprocessing, which is one per process and lives as long."""
     found = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
-    return [pid for pids in found for pid in pids if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [
+        pid for pids in found for pid in pids if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
 
 
 # --- lost workers
@@ -294,7 +296,11 @@ def test_100_000_items_in_bounded_memory(workers):
         count = 2000 + sum(1 for _ in done)
         seconds = time.monotonic() - start
     growth = (_resident_bytes() - before) / 1e6
-    print(json.dumps({"workers": workers, "items": count, "ms_per_item": 1e3 * seconds / (number - 2000), "growth_mb": growth}))
+    print(
+        json.dumps(
+            {"workers": workers, "items": count, "ms_per_item": 1e3 * seconds / (number - 2000), "growth_mb": growth}
+        )
+    )
     assert count == number
     assert growth < 150
     assert 1e3 * seconds / number < 5

@@ -127,11 +127,26 @@ class Job:
 
     def start(self, output: Path, *extra: str) -> subprocess.Popen[str]:
         """In a process group of its own, so that a kill reaches its children too."""
-        command = [sys.executable, "-m", "dataprep", "run", str(self.corpus), "--tokenizer", "sample", "--output", str(output)]
+        command = [
+            sys.executable,
+            "-m",
+            "dataprep",
+            "run",
+            str(self.corpus),
+            "--tokenizer",
+            "sample",
+            "--output",
+            str(output),
+        ]
         command += ["--workers", "2", "--set", "runtime.unit_bytes=100000", "--set", "runtime.max_rejects=0.1"]
         command += ["--set", "runtime.engine=reference"]  # slow enough that there is a middle to be killed in
         return subprocess.Popen(
-            [*command, *extra], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            [*command, *extra],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
 
     def finish(self, output: Path, *extra: str) -> None:
@@ -153,7 +168,11 @@ class Job:
             here = _num_done(output)
             number = here + draw.randint(0, max(1, (self.num_units - here) // 2))
             return lambda: _num_done(output) >= number
-        pattern = {"merged": f"{self.dataset}{MARK}*/*.idx", "manifest": f"{self.dataset}{MARK}*/manifest.json*", "dataset": self.dataset}[kind]
+        pattern = {
+            "merged": f"{self.dataset}{MARK}*/*.idx",
+            "manifest": f"{self.dataset}{MARK}*/manifest.json*",
+            "dataset": self.dataset,
+        }[kind]
         return lambda: any(True for _ in output.glob(pattern))
 
 
@@ -225,7 +244,9 @@ def _check_not_redone(output: Path, before: dict[str, int], num_events: int) -> 
         if event["event"] == "resume":
             assert event["done"] == len(before)
     for path in output.glob("work/*/shards/*.json"):
-        assert path.stat().st_mtime_ns == before.get(path.stem, path.stat().st_mtime_ns), f"{path.name} was written again"
+        assert path.stat().st_mtime_ns == before.get(path.stem, path.stat().st_mtime_ns), (
+            f"{path.name} was written again"
+        )
 
 
 def test_kill_it_anywhere_and_run_it_again(job, tmp_path):
@@ -236,7 +257,9 @@ def test_kill_it_anywhere_and_run_it_again(job, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("seed", "num_kills", "extra"), [(2, 30, ()), (3, 30, ()), (4, 20, ("--set", "runtime.processes=true"))])
+@pytest.mark.parametrize(
+    ("seed", "num_kills", "extra"), [(2, 30, ()), (3, 30, ()), (4, 20, ("--set", "runtime.processes=true"))]
+)
 def test_kill_it_anywhere_many_times(job, tmp_path, seed, num_kills, extra):
     kills = _kill_again_and_again(job, tmp_path, seed, num_kills, *extra)
     print(f"units done at each of {len(kills)} kills: {kills}")
@@ -404,7 +427,9 @@ class Faults:
         lasting: whether all later calls fail too.
     """
 
-    def __init__(self, folder: Path, names: tuple[str, ...], error: int = 0, first: int | None = None, lasting: bool = False) -> None:
+    def __init__(
+        self, folder: Path, names: tuple[str, ...], error: int = 0, first: int | None = None, lasting: bool = False
+    ) -> None:
         self.folder, self.names, self.error, self.first, self.lasting = str(folder), names, error, first, lasting
         self.calls: list[str] = []
 
@@ -490,7 +515,9 @@ def _fail_at_every_call(tiny, folder: Path, names: tuple[str, ...], error: int, 
             _check_clean(output)
         except Exception as problem:  # noqa: BLE001  one list of all that is wrong says more than the first
             wrong.append((k, name, f"afterwards: {problem!r}"[:300]))
-    assert not wrong, f"{len(wrong)} of {len(counter.calls)} calls:\n" + "\n".join(f"  call {k}, os.{n}: {text}" for k, n, text in wrong)
+    assert not wrong, f"{len(wrong)} of {len(counter.calls)} calls:\n" + "\n".join(
+        f"  call {k}, os.{n}: {text}" for k, n, text in wrong
+    )
     return counter.calls
 
 

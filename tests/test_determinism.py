@@ -16,7 +16,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataprep import runner
+from dataprep import planning, runner
 
 MIB = 1 << 20
 
@@ -35,7 +35,16 @@ def _texts(num_bytes: int, seed: int) -> list[str]:
     """Pseudo-text: words over a small alphabet, runs of spaces, other scripts, empty documents, one long one."""
     draw = random.Random(seed)
     words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(1, 9))) for _ in range(2000)]
-    words += ["\u00e4\u00f6\u00fc", "\u65e5\u672c\u8a9e", "  ", "\n\n", "<|endoftext|>", "\U0001f44d\U0001f3fd", "e\u0301", "1234567"]
+    words += [
+        "\u00e4\u00f6\u00fc",
+        "\u65e5\u672c\u8a9e",
+        "  ",
+        "\n\n",
+        "<|endoftext|>",
+        "\U0001f44d\U0001f3fd",
+        "e\u0301",
+        "1234567",
+    ]
     texts, size = [], 0
     while size < num_bytes:
         text = " ".join(draw.choices(words, k=draw.choice([0, 1, 5, 50, 300, 300])))
@@ -85,7 +94,9 @@ def _run(corpus: list[str], output: Path, **runtime: object) -> tuple[str, str]:
 
 def _digests(result: runner.Result) -> tuple[str, str]:
     assert result.fresh, "nothing was made: the test proves nothing"
-    return tuple(hashlib.sha256(Path(f"{result.prefix}.{suffix}").read_bytes()).hexdigest() for suffix in ("bin", "idx"))
+    return tuple(
+        hashlib.sha256(Path(f"{result.prefix}.{suffix}").read_bytes()).hexdigest() for suffix in ("bin", "idx")
+    )
 
 
 @pytest.fixture(scope="module", params=["jsonl", "zstd", "parquet"])
@@ -93,7 +104,12 @@ def reference(request, tmp_path_factory) -> tuple[list[str], tuple[str, str], di
     """A corpus; what one worker, one unit, the reference engine make of it; and what the manifest says."""
     folder = tmp_path_factory.mktemp(request.param)
     corpus = _make(folder, request.param)
-    settings = ["runtime.unit_bytes=256MB", "runtime.batch_bytes=32MiB", "runtime.engine=reference", "runtime.max_rejects=1"]
+    settings = [
+        "runtime.unit_bytes=256MB",
+        "runtime.batch_bytes=32MiB",
+        "runtime.engine=reference",
+        "runtime.max_rejects=1",
+    ]
     result = runner.run(corpus, "sample", output=folder / "reference", workers=1, settings=settings)
     counts = result.manifest.counts.to_json()
     assert counts["num_documents"] > 1000
@@ -104,7 +120,10 @@ def reference(request, tmp_path_factory) -> tuple[list[str], tuple[str, str], di
 
 
 RUNTIMES = [
-    pytest.param({"workers": w, "unit_bytes": u, "batch_bytes": b, "engine": e, "processes": p}, id=f"{w}w-{u}u-{b}b-{e}{'-p' if p else ''}")
+    pytest.param(
+        {"workers": w, "unit_bytes": u, "batch_bytes": b, "engine": e, "processes": p},
+        id=f"{w}w-{u}u-{b}b-{e}{'-p' if p else ''}",
+    )
     for w, u, b, e, p in [
         (1, 1 * MIB, 64 << 10, "gigatoken", False),
         (2, 100_000, 8 * MIB, "gigatoken", False),
@@ -132,7 +151,13 @@ def test_every_mixture_of_runtimes(reference, tmp_path, workers, engine, process
     for unit_bytes, batch_bytes in product([50_000, MIB, 256 * MIB], [64 << 10, 32 * MIB]):
         output = tmp_path / f"{unit_bytes}-{batch_bytes}"
         found = _run(
-            corpus, output, workers=workers, unit_bytes=unit_bytes, batch_bytes=batch_bytes, engine=engine, processes=processes
+            corpus,
+            output,
+            workers=workers,
+            unit_bytes=unit_bytes,
+            batch_bytes=batch_bytes,
+            engine=engine,
+            processes=processes,
         )
         assert found == expected, (unit_bytes, batch_bytes)
 
@@ -140,7 +165,10 @@ def test_every_mixture_of_runtimes(reference, tmp_path, workers, engine, process
 def test_units_are_as_many_as_asked_for(tmp_path):
     """Guards the test above: had the setting no effect, equal bytes would prove nothing."""
     corpus = _make(tmp_path, "jsonl")
-    numbers = [runner.plan(corpus, "sample", tmp_path, settings=[f"runtime.unit_bytes={n}"])["num_units"] for n in ("30000", "1MB", "256MB")]
+    numbers = [
+        planning.plan(corpus, "sample", tmp_path, settings=[f"runtime.unit_bytes={n}"])["num_units"]
+        for n in ("30000", "1MB", "256MB")
+    ]
     assert numbers[0] > 90
     assert 3 <= numbers[1] <= 5
     assert numbers[2] == 1
@@ -167,17 +195,21 @@ def test_rejects_are_numbered_alike(tmp_path):
     for unit_bytes, batch_bytes in ((256 * MIB, 32 * MIB), (50_000, 1024)):
         output = tmp_path / str(unit_bytes)
         _run(corpus, output, unit_bytes=unit_bytes, batch_bytes=batch_bytes, workers=2)
-        lines = [line for path in sorted(output.glob("work/*/rejects/*.jsonl")) for line in path.read_text().splitlines()]
+        lines = [
+            line for path in sorted(output.glob("work/*/rejects/*.jsonl")) for line in path.read_text().splitlines()
+        ]
         found.append([json.loads(line) for line in lines])
     assert len(found[0]) > 20
     assert found[0] == found[1]
 
 
 RECORDS = st.one_of(
-    st.text(max_size=30).filter(lambda text: not any("\ud800" <= c <= "\udfff" for c in text)).map(
-        lambda text: json.dumps({"text": text}, ensure_ascii=False).encode()
+    st.text(max_size=30)
+    .filter(lambda text: not any("\ud800" <= c <= "\udfff" for c in text))
+    .map(lambda text: json.dumps({"text": text}, ensure_ascii=False).encode()),
+    st.sampled_from(
+        [*BAD_LINES, b"", b"  ", b'{"text": ""}', b'{"text": "<|endoftext|>"}', b'{"text": "a\xe2\x80\xa8b"}']
     ),
-    st.sampled_from([*BAD_LINES, b"", b"  ", b'{"text": ""}', b'{"text": "<|endoftext|>"}', b'{"text": "a\xe2\x80\xa8b"}']),
 )
 
 
@@ -197,4 +229,7 @@ def test_any_mix_of_lines_in_any_units(records, ending, closed, unit_bytes, engi
         (folder / "c.jsonl").write_bytes(content)
         corpus = [str(folder / "c.jsonl")]
         whole = _run(corpus, folder / "whole", workers=1, unit_bytes=MIB, engine="gigatoken")
-        assert _run(corpus, folder / "cut", workers=workers, unit_bytes=unit_bytes, engine=engine, batch_bytes=1024) == whole
+        assert (
+            _run(corpus, folder / "cut", workers=workers, unit_bytes=unit_bytes, engine=engine, batch_bytes=1024)
+            == whole
+        )

@@ -161,6 +161,15 @@ def test_engine_equals_reference_library_on_nasty_text(trained, texts):
     _assert_equal(_lists(fresh.encode(strings(texts))), trained.ids(list(texts)), list(texts))
 
 
+def test_engine_and_reference_encoder_equal_reference_library_on_text_that_uses_the_merges(trained, written_text):
+    """Random text hardly meets a merge: a wrong first line of merges.txt went unseen without this."""
+    definition, texts = define(trained.type, trained.path), [*written_text, "\n".join(written_text)]
+    expected = trained.ids(texts)
+    for encoder in (open_engine(definition, "encode", "gigatoken"), open_reference(definition, "encode")):
+        _assert_equal(_lists(encoder.encode(strings(texts))), expected, texts)
+    assert len({i for ids in expected for i in ids}) > 300
+
+
 @given(texts=ANY_TEXTS)
 def test_reference_encoder_is_the_reference_library(trained, texts):
     definition = define(trained.type, trained.path)

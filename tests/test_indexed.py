@@ -91,7 +91,11 @@ def test_what_goes_in_comes_out(parts, dtype, chunk):
             assert [p for p in dataprep.verify(prefix).problems if p.severity == "error"] == []
 
 
-@given(parts=st.lists(DOCUMENTS, min_size=1, max_size=4), cuts=st.lists(st.integers(0, 30), min_size=4, max_size=4), chunk=st.integers(1, 9))
+@given(
+    parts=st.lists(DOCUMENTS, min_size=1, max_size=4),
+    cuts=st.lists(st.integers(0, 30), min_size=4, max_size=4),
+    chunk=st.integers(1, 9),
+)
 def test_appending_pairs_is_appending_their_documents(parts, cuts, chunk):
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(indexed, "CHUNK", chunk)

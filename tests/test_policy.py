@@ -101,7 +101,7 @@ def test_every_policy_writes_exactly_these_ids(
     assert counts.num_empty == 1
     assert counts.specials == {"<bos>": 1, "<eod>": 1}
     assert counts.rejects == ({"special-text": 2} if gone else {})
-    assert _kept_aside(tmp_path / "out") == ([(2, "x<eod>y"), (4, "<bos>")] if gone else [])
+    assert _kept_aside(tmp_path / "out") == ([(3, "x<eod>y"), (5, "<bos>")] if gone else [])
 
 
 def _kept_aside(output: Path) -> list[tuple[int, str]]:
@@ -111,7 +111,7 @@ def _kept_aside(output: Path) -> list[tuple[int, str]]:
         for line in path.read_text().splitlines()
     ]
     assert all(line["reason"] == "special-text" and line["file"] == "corpus.jsonl" for line in lines)
-    return [(line["row"], line["record"]) for line in lines]
+    return [(line["record"], line["content"]) for line in lines]
 
 
 @pytest.mark.parametrize("special_text", ["encode", "reject"])

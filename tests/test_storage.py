@@ -16,10 +16,10 @@ import xxhash
 
 from dataprep import storage
 from dataprep.errors import BusyError, Cancelled, OutputError
+from dataprep.layout import Layout, sweep
 from dataprep.storage import (
     MARK,
     AtomicFile,
-    Layout,
     append_line,
     checksum,
     copy_range,
@@ -27,7 +27,6 @@ from dataprep.storage import (
     make_folder,
     output_error,
     replace_link,
-    sweep,
     write_all,
     write_json,
 )
@@ -55,7 +54,14 @@ def test_layout_names_everything_below_the_output(tmp_path):
     assert layout.link == tmp_path / "fineweb-gpt2"
     assert MARK in layout.merged.name
     assert layout.merged.parent == layout.dataset.parent, "a rename across file systems is a copy"
-    for path in (layout.recipe, layout.plan, layout.lock, layout.events, layout.unit_manifest("u"), layout.unit_rejects("u")):
+    for path in (
+        layout.recipe,
+        layout.plan,
+        layout.lock,
+        layout.events,
+        layout.unit_manifest("u"),
+        layout.unit_rejects("u"),
+    ):
         assert layout.work in path.parents
         assert MARK not in str(path)
 
@@ -185,7 +191,10 @@ def test_lines_are_appended_whole(workspace):
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (errno.ENOSPC, r"no space left \(\d+ MB free\); make room or choose another --output, then run the same command again"),
+        (
+            errno.ENOSPC,
+            r"no space left \(\d+ MB free\); make room or choose another --output, then run the same command again",
+        ),
         (errno.EDQUOT, r"quota exceeded \(\d+ MB free\); make room"),
         (errno.EROFS, "Read-only file system; choose a folder you can write to with --output"),
         (errno.EACCES, "Permission denied; choose a folder"),
@@ -351,7 +360,12 @@ def test_a_link_that_fails_leaves_the_old_and_can_be_tried_again(workspace, monk
 def test_one_holder_at_a_time(workspace):
     path = workspace / "lock"
     with hold(path):
-        with pytest.raises(BusyError, match=rf"{path.parent} is held by process {os.getpid()} on .* since \d{{4}}-.*wait for it"), hold(path):
+        with (
+            pytest.raises(
+                BusyError, match=rf"{path.parent} is held by process {os.getpid()} on .* since \d{{4}}-.*wait for it"
+            ),
+            hold(path),
+        ):
             pytest.fail("held twice")
     with hold(path):
         pass

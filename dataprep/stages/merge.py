@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from dataprep.layout import Layout
     from dataprep.manifest import UnitManifest
     from dataprep.specs import Recipe
-    from dataprep.storage import Layout
 
 FLUSH_BYTES = 256 << 20
 """Start writing to disk after this much, so that the fsync at the end finds little left to do."""
@@ -49,7 +49,7 @@ class Merger:
         make_folder(layout.rejects)
         self._writer = IndexedWriter(layout.merged / layout.stem, recipe.dtype)
         self._flushed = 0
-        self._rows: dict[int, int] = {}
+        self._ends: dict[int, tuple[int, int]] = {}
         self.counts = Counts()
         self.spans: list[Span] = []
         self.parts: list[tuple[int, str]] = []
@@ -75,14 +75,15 @@ class Merger:
         pair = IndexedDataset(self._layout.shard(unit.unit))
         self._writer.append_pair(pair, pair.num_documents)
         self.parts.append((self._writer.bin.num_bytes, unit.files.bin_checksum))
-        self._move_rejects(unit)
+        starts = []
         document = self.counts.num_documents
         for part in unit.slices:
-            first_row = self._rows.get(part.file, 0)
-            span = Span(first_row=first_row, first_document=document, **part.model_dump(exclude={"num_lines"}))
-            self.spans.append(span)
-            self._rows[part.file] = first_row + part.num_records
+            row, line = self._ends.get(part.file, (0, 0))
+            starts.append((row, line))
+            self.spans.append(Span(first_row=row, first_document=document, **part.model_dump(exclude={"num_lines"})))
+            self._ends[part.file] = (row + part.num_records, line + part.num_lines)
             document += part.num_documents
+        self._move_rejects(unit, starts)
         self.counts = self.counts + unit.counts
         self.source_bytes += source_bytes
         if self._writer.bin.num_bytes - self._flushed > FLUSH_BYTES:
@@ -90,22 +91,23 @@ class Merger:
             with explain(self._writer.bin.path, "write"):
                 os.fdatasync(self._writer.bin.fd)
 
-    def _move_rejects(self, unit: UnitManifest) -> None:
-        """Rewrite a unit's rejects with record numbers that count from the start of the file."""
+    def _move_rejects(self, unit: UnitManifest, starts: list[tuple[int, int]]) -> None:
+        """Rewrite a unit's rejects with record and line numbers that count from the start of the file, from 1.
+
+        Args:
+            starts: for each slice of the unit, the records and lines of its file before it.
+        """
         if not unit.counts.num_rejected:
             return
-        firsts = []
-        rows = dict(self._rows)
-        for part in unit.slices:
-            firsts.append(rows.get(part.file, 0))
-            rows[part.file] = firsts[-1] + part.num_records
         with (
             self._layout.unit_rejects(unit.unit).open(encoding="utf-8") as lines,
             AtomicFile(self._layout.rejects / f"{unit.unit}.jsonl", durable=False) as file,
         ):
-            for line in lines:
-                value: dict[str, Any] = json.loads(line)
-                value["row"] += firsts[value.pop("part")]
+            for text in lines:
+                value: dict[str, Any] = json.loads(text)
+                row, line = starts[value.pop("part")]
+                value["record"] = value.pop("row") + row + 1
+                value["line"] = value["line"] + line + 1 if value["line"] >= 0 else None
                 self.first_reject = self.first_reject or _describe(value)
                 file.write(json.dumps(value, ensure_ascii=False).encode() + b"\n")
 
@@ -124,7 +126,9 @@ class Merger:
 
 
 def _describe(reject: dict[str, Any]) -> str:
-    place = f", byte {reject['byte_offset']}" if reject["byte_offset"] >= 0 else ""
-    group = f", row group {reject['group']}" if reject["group"] >= 0 else ""
+    place = [f"{reject['file']}"]
+    place += [f"line {reject['line']}"] if reject["line"] else [f"record {reject['record']}"]
+    place += [f"row group {reject['group']}"] if reject["group"] is not None else []
+    place += [f"byte {reject['byte_offset']}"] if reject["byte_offset"] is not None else []
     detail = f" ({reject['detail']})" if reject["detail"] else ""
-    return f"{reject['file']}, record {reject['row'] + 1}{group}{place}: {reject['reason']}{detail}"
+    return f"{', '.join(place)}: {reject['reason']}{detail}"

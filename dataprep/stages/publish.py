@@ -7,17 +7,17 @@ old files mapped, and Megatron keys its index caches by the path's text.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from typing import TYPE_CHECKING
 
 from dataprep.errors import OutputError
+from dataprep.layout import clear_shards
 from dataprep.storage import explain, replace_link, sync_folder, write_json
 
 if TYPE_CHECKING:
+    from dataprep.layout import Layout
     from dataprep.manifest import DatasetManifest
-    from dataprep.storage import Layout
 
 
 def run(layout: Layout, manifest: DatasetManifest) -> None:
@@ -43,7 +43,7 @@ def run(layout: Layout, manifest: DatasetManifest) -> None:
 def settle(layout: Layout) -> None:
     """What follows the rename: point the symlink at the dataset and remove the shards. Done twice, it does no harm."""
     replace_link(layout.link, layout.dataset.name)
-    clear(layout)
+    clear_shards(layout)
 
 
 def is_settled(layout: Layout) -> bool:
@@ -52,13 +52,3 @@ def is_settled(layout: Layout) -> bool:
         return not any(layout.shards.iterdir())
     except OSError:
         return True
-
-
-def clear(layout: Layout) -> None:
-    """Remove the shards of a published dataset; plan, recipe, events and rejects stay.
-
-    Manifests first: a shard's manifest never stands without its shard.
-    """
-    with contextlib.suppress(FileNotFoundError), explain(layout.shards, "clear"):
-        for path in sorted(layout.shards.iterdir(), key=lambda path: path.suffix != ".json"):
-            path.unlink(missing_ok=True)

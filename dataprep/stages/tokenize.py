@@ -22,17 +22,17 @@ from dataprep import parity, readers
 from dataprep.definitions import load
 from dataprep.encoders import Bench
 from dataprep.indexed import IndexedWriter, bin_path, idx_path
+from dataprep.layout import Layout
 from dataprep.manifest import Counts, PairFiles, SliceRows, UnitManifest
 from dataprep.policy import choose, finish
 from dataprep.sources import check_unchanged
 from dataprep.specs import Recipe, Runtime
-from dataprep.storage import AtomicFile, Layout, write_json
+from dataprep.storage import AtomicFile, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dataprep.batches import Reject, TextBatch, TokenBatch
-    from dataprep.definitions import Definition
     from dataprep.encoders import Encoder
     from dataprep.manifest import Unit
 
@@ -117,9 +117,10 @@ def run(job: Job, unit: Unit, report: Report) -> None:
         for work.part, part in enumerate(unit.slices):
             file = recipe.files[part.file]
             check_unchanged(file)
-            before = work.counts
+            before, num_lines = work.counts, 0
             for batch in readers.read(file, part, recipe.reader, job.batch_bytes):
                 report(work.add(batch))
+                num_lines += batch.num_lines
                 if work.full:
                     break
             check_unchanged(file)
@@ -130,6 +131,7 @@ def run(job: Job, unit: Unit, report: Report) -> None:
                     stop=part.stop,
                     num_records=work.counts.num_records - before.num_records,
                     num_documents=work.counts.num_documents - before.num_documents,
+                    num_lines=num_lines,
                 )
             )
             if work.full:
@@ -279,7 +281,10 @@ class _Work:
             sample,
             self.engine,
             self.reference,
-            lambda i: f"{batch.file}, record {rows[i]} of unit {self.writer.prefix.name}, beginning {sample.document(i)[:60]!r}",
+            lambda i: (
+                f"{batch.file}, record {rows[i]} of unit {self.writer.prefix.name}, beginning "
+                f"{sample.document(i)[:60]!r}"
+            ),
         )
         return len(sample)
 
@@ -290,10 +295,11 @@ class _Work:
                 "file": reject.file,
                 "reason": reject.reason,
                 "row": reject.row,
-                "byte_offset": reject.offset,
-                "group": reject.group,
+                "line": reject.line,
+                "byte_offset": reject.offset if reject.offset >= 0 else None,
+                "group": reject.group if reject.group >= 0 else None,
                 "count": reject.count,
                 "detail": reject.detail,
-                "record": reject.record.decode("utf-8", "backslashreplace"),
+                "content": reject.record.decode("utf-8", "backslashreplace"),
             }
             self.rejects.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")

@@ -1,0 +1,125 @@
+"""Every file name below an output folder; nobody else formats one.
+
+    <output>/
+      raw/<corpus>-<corpus digest>/             downloaded files
+      work/<recipe digest>/                     one run in progress
+        recipe.json  plan.json  lock  events.jsonl
+        shards/<unit>.bin .idx .json            the .json, written last, says that the unit is done
+        rejects/<unit>.jsonl                    source records that are no documents, once merged
+      <corpus>-<tokenizer>-<recipe digest 8>/   the dataset: appears whole, by one rename
+        <corpus>_text_document.bin .idx  manifest.json
+      <corpus>-<tokenizer>                      symlink to the newest of them
+
+A name that holds ``.tmp-`` is private to one run and means nothing to any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dataprep.storage import MARK, explain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything lies below one output folder.
+
+    Attributes:
+        output: the folder the user named.
+        work: the folder of this recipe's run.
+        dataset: the folder the dataset is published as.
+        link: the name that points to the newest dataset of this corpus and tokenizer.
+        stem: file name of the prefix, e.g. ``sample_text_document``.
+    """
+
+    output: Path
+    work: Path
+    dataset: Path
+    link: Path
+    stem: str
+
+    @classmethod
+    def of(cls, output: Path, corpus: str, tokenizer: str, digest: str) -> Layout:
+        name = f"{corpus}-{tokenizer}"
+        return cls(
+            output=output,
+            work=output / "work" / digest[:16],
+            dataset=output / f"{name}-{digest[:8]}",
+            link=output / name,
+            stem=f"{corpus}_text_document",
+        )
+
+    @property
+    def recipe(self) -> Path:
+        return self.work / "recipe.json"
+
+    @property
+    def plan(self) -> Path:
+        return self.work / "plan.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.work / "lock"
+
+    @property
+    def events(self) -> Path:
+        return self.work / "events.jsonl"
+
+    @property
+    def shards(self) -> Path:
+        return self.work / "shards"
+
+    @property
+    def rejects(self) -> Path:
+        return self.work / "rejects"
+
+    @property
+    def merged(self) -> Path:
+        """The folder that becomes `dataset` by a rename; private to one run."""
+        return self.output / f"{self.dataset.name}{MARK}merge"
+
+    def shard(self, unit: str) -> Path:
+        """The prefix of a unit's indexed pair."""
+        return self.shards / unit
+
+    def unit_manifest(self, unit: str) -> Path:
+        return self.shards / f"{unit}.json"
+
+    def unit_rejects(self, unit: str) -> Path:
+        return self.shards / f"{unit}.rejects.jsonl"
+
+    @property
+    def prefix(self) -> Path:
+        return self.dataset / self.stem
+
+    @property
+    def manifest(self) -> Path:
+        return self.dataset / "manifest.json"
+
+
+def sweep(folder: Path) -> int:
+    """Remove what dead runs left half-written in a folder that this run holds; returns how many."""
+    count = 0
+    with explain(folder, "clear"):
+        if folder.is_dir():
+            for path in folder.iterdir():
+                if MARK in path.name:
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+                    count += 1
+    return count
+
+
+def clear_shards(layout: Layout) -> None:
+    """Remove the shards and unit manifests of a run; plan, recipe, events and rejects stay.
+
+    Manifests first: none may stand without its shard, not even when the run dies here.
+    """
+    with contextlib.suppress(FileNotFoundError), explain(layout.shards, "clear"):
+        for path in sorted(layout.shards.iterdir(), key=lambda path: path.suffix != ".json"):
+            path.unlink(missing_ok=True)
