@@ -324,11 +324,12 @@ def main() -> NoReturn:
         error.show()  # type: ignore[attr-defined]
         code = 2
     except (KeyboardInterrupt, typer.Abort):
-        _note("interrupted; run the same command again to go on: finished units are kept")
         code = 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+    if code == 130:  # Typer turns a KeyboardInterrupt into this, without a word
+        _note("interrupted; run the same command again to go on: finished units are kept")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # the interpreter's own end takes 0.25 s more: it frees the engines word by word

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import signal
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -89,6 +90,19 @@ def _call(function: Callable[[Any, Reporter], None], item: Any, reporter: Report
     return None
 
 
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Let processes started in this block ignore Ctrl-C: a terminal sends it to all, and the driver stops them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 class Cluster:
     """A Dask cluster on this machine, for the length of a ``with`` block.
 
@@ -122,15 +136,16 @@ class Cluster:
                 "distributed.admin.tick.limit": "60s",
             }
         )
-        self._cluster = LocalCluster(
-            n_workers=self.workers if self.processes else 1,
-            threads_per_worker=1 if self.processes else self.workers,
-            processes=self.processes,
-            memory_limit=0,
-            dashboard_address="127.0.0.1:0",
-            worker_dashboard_address="127.0.0.1:0",
-            silence_logs=logging.CRITICAL,
-        )
+        with _no_interrupts() if self.processes else contextlib.nullcontext():
+            self._cluster = LocalCluster(
+                n_workers=self.workers if self.processes else 1,
+                threads_per_worker=1 if self.processes else self.workers,
+                processes=self.processes,
+                memory_limit=0,
+                dashboard_address="127.0.0.1:0",
+                worker_dashboard_address="127.0.0.1:0",
+                silence_logs=logging.CRITICAL,
+            )
         self._client = Client(self._cluster)
         return self
 

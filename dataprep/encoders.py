@@ -205,7 +205,8 @@ def open_reference(definition: Definition, special_text: SpecialText) -> Encoder
         if (found := reference.token_id(text)) != number:
             raise SpecError(
                 f"{definition.path}: its file gives the added token {text!r} the id {number}, the tokenizers library "
-                f"{found}: added tokens have to follow the vocabulary without a gap. Load it with the library and save it again"
+                f"{found}: added tokens have to follow the vocabulary without a gap. Load it with the library and save "
+                "it again"
             )
     return reference
 

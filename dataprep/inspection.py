@@ -17,6 +17,7 @@ from dataprep.definitions import decode as decode_ids
 from dataprep.definitions import define, load
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import CHUNK, IndexedDataset
+from dataprep.layout import Layout
 from dataprep.manifest import DatasetManifest, Lengths, load_manifest
 from dataprep.storage import MARK
 
@@ -204,7 +205,7 @@ def status(output: Path) -> list[dict[str, Any]]:
 
 
 def _runs(output: Path) -> Iterator[Path]:
-    work = output / "work"
+    work = Path(os.path.abspath(output)) / "work"
     if work.is_dir():
         yield from sorted(path for path in work.iterdir() if (path / "recipe.json").exists())
 
@@ -225,7 +226,8 @@ def _run_status(work: Path) -> dict[str, Any]:
         if (work / "shards").is_dir()
         else 0
     )
-    published = last.get("event") == "published"
+    layout = Layout.of(work.parent.parent, recipe["corpus"], recipe["tokenizer"]["name"], plan["digest"])
+    published = layout.manifest.exists()
     holder = _holder(work / "lock")
     return {
         "work": str(work),
@@ -237,7 +239,7 @@ def _run_status(work: Path) -> dict[str, Any]:
         "units": units,
         "holder": holder,
         "last_event": last,
-        "prefix": last.get("prefix"),
+        "prefix": str(layout.prefix) if published else None,
     }
 
 

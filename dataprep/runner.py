@@ -30,7 +30,7 @@ from dataprep.cluster import Cluster
 from dataprep.errors import OutputError, SourceError
 from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
-from dataprep.layout import Layout, clear_shards, sweep
+from dataprep.layout import Layout, sweep
 from dataprep.manifest import DatasetManifest, EngineRecord, PairFiles, Prefix, Unit, load_manifest
 from dataprep.planning import Request, load_plan, resolve
 from dataprep.sources import with_checksum
@@ -109,13 +109,13 @@ def execute(request: Request, watcher: Watcher) -> Result:
     """Carry out a resolved request."""
     layout = request.layout
     existing = find_existing(request)
-    if existing is not None:
+    if existing is not None and publish.is_settled(layout):
         return existing
     make_folder(layout.work)
     with hold(layout.lock):
         existing = find_existing(request)
-        if existing is not None:
-            clear_shards(layout)
+        if existing is not None:  # and its run died before it had tidied up
+            publish.settle(layout)
             return existing
         for folder in (layout.work, layout.shards, layout.rejects):
             sweep(folder)
@@ -197,6 +197,7 @@ def _build(request: Request, watcher: Watcher) -> Result:
             peak_memory_bytes=_peak_bytes(),
         )
         publish.run(layout, manifest)
+    publish.settle(layout)
     _event(layout, "published", prefix=str(layout.prefix), **manifest.counts.to_json())
     return Result(str(layout.prefix), manifest, str(layout.rejects), fresh=True)
 

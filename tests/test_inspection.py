@@ -103,8 +103,8 @@ def test_status_survives_cut_and_missing_files(made, tmp_path):
     text = events.read_text()
     events.write_text(text + '{"cut')
     assert status(folder / "out")[0]["state"] == "published"
-    events.write_text("")
-    assert status(folder / "out")[0]["state"] == "stopped"
+    events.unlink()
+    assert status(folder / "out")[0]["state"] == "published"
     (events.parent / "plan.json").write_text("{")
     assert status(folder / "out")[0]["state"] == "unreadable"
     assert status(tmp_path) == []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run(layout: Layout, manifest: DatasetManifest) -> None:
-    """Write ``manifest.json``, rename the folder into place, point the symlink at it, and remove the shards.
+    """Write ``manifest.json``, and rename the folder into place.
 
     Raises:
         OutputError: the file system refuses, or something else has taken the name.
@@ -37,11 +37,10 @@ def run(layout: Layout, manifest: DatasetManifest) -> None:
                 f"{layout.dataset} exists but is no complete dataset; move it away and run the same command again"
             ) from error
         sync_folder(layout.output)
-    settle(layout)
 
 
 def settle(layout: Layout) -> None:
-    """What follows the rename: point the symlink at the dataset and remove the shards. Done twice, it does no harm."""
+    """What follows: point the symlink at the dataset and remove the shards. Done twice, it does no harm."""
     replace_link(layout.link, layout.dataset.name)
     clear_shards(layout)
 

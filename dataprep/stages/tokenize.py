@@ -71,7 +71,7 @@ class Job:
     def batch_bytes(self) -> int:
         """Text per batch: what was asked for, or less so that the run stays within its memory."""
         share = (self.runtime.memory - LIBRARIES_BYTES) / self.runtime.workers
-        return max(64 << 10, min(self.runtime.batch_bytes, int(share / BATCH_FACTOR)))
+        return min(self.runtime.batch_bytes, max(64 << 10, int(share / BATCH_FACTOR)))
 
 
 LIBRARIES_BYTES = 160 << 20
