@@ -120,6 +120,6 @@ def clear_shards(layout: Layout) -> None:
 
     Manifests first: none may stand without its shard, not even when the run dies here.
     """
-    with contextlib.suppress(FileNotFoundError), explain(layout.shards, "clear"):
+    with explain(layout.shards, "clear"), contextlib.suppress(FileNotFoundError):
         for path in sorted(layout.shards.iterdir(), key=lambda path: path.suffix != ".json"):
             path.unlink(missing_ok=True)

@@ -78,6 +78,9 @@ OWN_STRINGS = 1000
 """At most this many of a tokenizer's added tokens are tried as well: their rules (whole words only, the blanks around
 them) are where an engine may differ, and no fixed list can hold them."""
 
+MAX_BYTES = 1 << 20
+"""Longer documents are not given to the reference to check: `tokenizers` takes 100 bytes of memory per byte of text."""
+
 GATE_BYTES = 1 << 17
 """At most this much of the corpus goes through the gate: 30 ms of the reference."""
 
@@ -194,7 +197,8 @@ def _recheck_span(
         inside = wanted[(wanted >= first) & (wanted < first + len(batch))] - first
         if len(inside):
             keep = np.zeros(len(batch), np.bool_)
-            keep[inside] = True
+            keep[inside] = batch.lengths[inside] <= MAX_BYTES
+            inside = np.flatnonzero(keep)
             again = finish(reference.encode(batch.select(keep)), recipe)
             rows = batch.row_numbers()[keep] + span.first_row
             for i, document in enumerate((inside + first + span.first_document).tolist()):

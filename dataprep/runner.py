@@ -164,7 +164,9 @@ def _build(request: Request, watcher: Watcher) -> Result:
     with merge.Merger(layout, recipe) as merger, _Hashing(recipe.files) as hashing:
         for unit in _in_order(request, units, job, merger, watcher):
             _collect(request, merger, unit)
-            _check_rejects(request, merger, sum(u.num_bytes for u in units))
+            if merger.counts.num_records >= EARLY_RECORDS:
+                _check_rejects(request, merger, sum(u.num_bytes for u in units))
+        _check_rejects(request, merger, merger.source_bytes)
         if not merger.counts.num_sequences:
             raise SourceError(f"the corpus {recipe.corpus} holds no document with text; nothing was published")
         index = merger.finish()
@@ -287,12 +289,18 @@ def _collect(request: Request, merger: merge.Merger, unit: Unit) -> None:
     merger.append(manifest, unit.num_bytes)
 
 
+EARLY_RECORDS = 10_000
+"""Records before which the share of rejects is not projected to the whole corpus."""
+
+
 def _check_rejects(request: Request, merger: merge.Merger, total_bytes: int) -> None:
-    """Stop once more records are rejected than the whole corpus may have, by the records per byte seen so far."""
+    """Stop once more records are rejected than the whole corpus may have.
+
+    How many records that is, is told by the records per byte so far: a terabyte is not read to its end to learn that
+    its first tenth is broken.
+    """
     counts, share = merger.counts, request.runtime.max_rejects
     expected = counts.num_records * (total_bytes / max(1, merger.source_bytes))
-    if request.recipe.limit is not None:
-        expected = counts.num_records
     if counts.num_rejected <= share * expected:
         return
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.rejects.items())

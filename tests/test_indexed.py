@@ -133,7 +133,7 @@ def test_undo_forgets_what_came_after_the_mark(steps):
 
 
 def test_a_writer_that_is_not_committed_leaves_nothing(workspace):
-    with pytest.raises(KeyError), IndexedWriter(workspace / "a", "int32") as writer:
+    with pytest.raises(KeyError), IndexedWriter(workspace / "a", "int32") as writer:  # noqa: PT012
         writer.append(_batch([[1, 2]]))
         raise KeyError
     with IndexedWriter(workspace / "a", "int32") as writer:
@@ -191,7 +191,7 @@ def _complaint(prefix: Path) -> bool:
     try:
         IndexedDataset(prefix)
     except FormatError as error:
-        assert str(prefix) in str(error)
+        assert str(prefix) in str(error)  # noqa: PT017
     return bool(dataprep.verify(prefix).problems)
 
 
@@ -230,7 +230,7 @@ def test_every_flipped_bit_of_the_index_is_seen(sound):
 def test_absurd_counts_are_refused_without_memory(sound, counts):
     path = idx_path(sound)
     path.write_bytes(struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 4, *counts) + path.read_bytes()[34:])
-    with pytest.raises(FormatError, match="expected .* bytes"):
+    with pytest.raises(FormatError, match=r"expected .* bytes"):
         read_header(path)
 
 

@@ -84,7 +84,7 @@ def test_a_file_has_its_name_only_when_it_is_whole(workspace):
 def test_an_exception_leaves_nothing_and_keeps_what_was_there(workspace):
     path = workspace / "file"
     path.write_bytes(b"old")
-    with pytest.raises(KeyError), AtomicFile(path) as file:
+    with pytest.raises(KeyError), AtomicFile(path) as file:  # noqa: PT012
         file.write(b"new")
         raise KeyError
     assert path.read_bytes() == b"old"
@@ -131,14 +131,17 @@ def test_a_refusal_is_an_output_error_that_leaves_nothing(workspace, monkeypatch
     path.write_bytes(b"old")
     closed: list[int] = []
     original = os.close
-    with pytest.raises(OutputError, match="Input/output error.*finished units are kept"):
-        with monkeypatch.context() as patch:
-            with AtomicFile(path) as file:
-                closed.append(file.fd)
-                if name == "write":
-                    _fail(patch, name, errno.EIO)
-                file.write(b"new")
+
+    def write() -> None:
+        with monkeypatch.context() as patch, AtomicFile(path) as file:
+            closed.append(file.fd)
+            if name == "write":
                 _fail(patch, name, errno.EIO)
+            file.write(b"new")
+            _fail(patch, name, errno.EIO)
+
+    with pytest.raises(OutputError, match=r"Input/output error.*finished units are kept"):
+        write()
     if name == "close":
         original(closed[0])
     assert path.read_bytes() == b"old"
@@ -345,9 +348,10 @@ def test_a_link_replaces_a_dangling_one_but_no_real_folder(workspace):
 
 def test_a_link_that_fails_leaves_the_old_and_can_be_tried_again(workspace, monkeypatch):
     replace_link(workspace / "link", "old")
-    with monkeypatch.context() as patch, pytest.raises(OutputError, match="cannot link"):
+    with monkeypatch.context() as patch:
         _fail(patch, "replace", errno.EIO)
-        replace_link(workspace / "link", "new")
+        with pytest.raises(OutputError, match="cannot link"):
+            replace_link(workspace / "link", "new")
     assert os.readlink(workspace / "link") == "old"
     replace_link(workspace / "link", "new")
     assert os.readlink(workspace / "link") == "new"
@@ -359,22 +363,19 @@ def test_a_link_that_fails_leaves_the_old_and_can_be_tried_again(workspace, monk
 
 def test_one_holder_at_a_time(workspace):
     path = workspace / "lock"
-    with hold(path):
-        with (
-            pytest.raises(
-                BusyError, match=rf"{path.parent} is held by process {os.getpid()} on .* since \d{{4}}-.*wait for it"
-            ),
-            hold(path),
-        ):
-            pytest.fail("held twice")
+    message = rf" is held by process {os.getpid()} on .* since \d{{4}}-.*wait for it"
+    with hold(path), pytest.raises(BusyError, match=message), hold(path):
+        pytest.fail("held twice")
     with hold(path):
         pass
 
 
 def test_the_lock_of_a_dead_process_is_free(workspace):
     path = workspace / "lock"
-    code = f"import os\nfrom pathlib import Path\nfrom dataprep.storage import hold\nwith hold(Path({str(path)!r})):\n print('held', flush=True)\n input()"
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    code = "import sys\nfrom pathlib import Path\nfrom dataprep.storage import hold\n"
+    code += "with hold(Path(sys.argv[1])):\n    print('held', flush=True)\n    input()"
+    command = [sys.executable, "-c", code, str(path)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "held\n"
         with pytest.raises(BusyError, match=f"process {process.pid} "), hold(path):
@@ -405,5 +406,5 @@ def test_a_lock_on_a_file_system_without_locks(workspace, monkeypatch):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(storage.fcntl, "flock", refuse)
-    with pytest.raises(OutputError, match="cannot lock .*No locks available"), hold(workspace / "lock"):
+    with pytest.raises(OutputError, match=r"cannot lock .*No locks available"), hold(workspace / "lock"):
         pytest.fail("not held")

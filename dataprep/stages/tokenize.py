@@ -273,6 +273,7 @@ class _Work:
             return 0
         keep = np.zeros(len(batch), np.bool_)
         keep[-self.counts.num_records % rate :: rate] = True
+        keep &= batch.lengths <= parity.MAX_BYTES
         if not keep.any():
             return 0
         sample, rows = batch.select(keep), batch.row_numbers()[keep]
