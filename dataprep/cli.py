@@ -312,6 +312,8 @@ def _note(*lines: str) -> None:
 
 def main() -> NoReturn:
     """Run the command line and end the process; the only place that turns an exception into text."""
+    import signal
+
     debug = "--debug" in sys.argv
     try:
         code = app(standalone_mode=False) or 0
@@ -328,6 +330,7 @@ def main() -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # too late to stop anything
     if code == 130:  # Typer turns a KeyboardInterrupt into this, without a word
         _note("interrupted; run the same command again to go on: finished units are kept")
     sys.stdout.flush()

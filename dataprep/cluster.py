@@ -32,6 +32,10 @@ ATTEMPTS = 3
 """How often a unit may lose its worker before the run gives up."""
 
 
+WINDOW = 32
+"""Items with the scheduler at the least: a window of two per worker costs 7 ms per do-nothing item, this one 3."""
+
+
 class _Run:
     """The driver's side of one `Cluster`, found by number from the threads of the same process."""
 
@@ -136,16 +140,23 @@ class Cluster:
                 "distributed.admin.tick.limit": "60s",
             }
         )
-        with _no_interrupts() if self.processes else contextlib.nullcontext():
-            self._cluster = LocalCluster(
-                n_workers=self.workers if self.processes else 1,
-                threads_per_worker=1 if self.processes else self.workers,
-                processes=self.processes,
-                memory_limit=0,
-                dashboard_address="127.0.0.1:0",
-                worker_dashboard_address="127.0.0.1:0",
-                silence_logs=logging.CRITICAL,
-            )
+        try:
+            with _no_interrupts() if self.processes else contextlib.nullcontext():
+                self._cluster = LocalCluster(
+                    n_workers=self.workers if self.processes else 1,
+                    threads_per_worker=1 if self.processes else self.workers,
+                    processes=self.processes,
+                    memory_limit=0,
+                    dashboard_address="127.0.0.1:0",
+                    worker_dashboard_address="127.0.0.1:0",
+                    silence_logs=logging.CRITICAL,
+                )
+        except Exception as error:
+            self._forget()
+            raise ClusterError(
+                f"the workers did not start: {' '.join(str(error).split())[:200]}; with runtime.processes=true a "
+                "script needs `if __name__ == '__main__':` around its call"
+            ) from error
         self._client = Client(self._cluster)
         return self
 
@@ -156,13 +167,17 @@ class Cluster:
             self._client.close()
             self._cluster.close()
         finally:
-            self._settings.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            del _runs[self._reporter.number]
+            self._forget()
+
+    def _forget(self) -> None:
+        self._settings.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        del _runs[self._reporter.number]
 
     def map(self, function: Callable[[T, Reporter], None], items: Iterable[T]) -> Iterator[T]:
         """Call ``function(item, reporter)`` for every item; yields each item when it is done, in any order.
 
-        At most two tasks per worker are with the scheduler at any time. An item whose worker is lost goes to another.
+        A window of items is with the scheduler at any time, and is filled up as they end. An item whose worker is lost
+        goes to another.
 
         Args:
             function: picklable; must be free to run twice for the same item.
@@ -184,7 +199,7 @@ class Cluster:
                 pending[future] = item
                 queue.add(future)
 
-        submit(itertools.islice(todo, 2 * self.workers))
+        submit(itertools.islice(todo, max(WINDOW, 2 * self.workers)))
         while pending:
             future = next(queue)
             item = pending.pop(future)
@@ -203,8 +218,8 @@ class Cluster:
             result: DataprepError | None = future.result()
         except KilledWorker as error:
             raise ClusterError(
-                f"{item}: its worker died {ATTEMPTS} times, most likely out of memory; lower runtime.memory, "
-                "runtime.batch_bytes or runtime.workers and run the same command again: finished units are kept"
+                f"{item}, or one beside it: its worker died {ATTEMPTS} times, most likely out of memory; "
+                "lower runtime.memory, runtime.batch_bytes or runtime.workers and run the same command again: finished units are kept"
             ) from error
         except CancelledError as error:
             raise ClusterError("the scheduler is gone; run the same command again: finished units are kept") from error

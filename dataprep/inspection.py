@@ -5,7 +5,6 @@ Reads files only; safe beside a run.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from pathlib import Path
@@ -19,7 +18,7 @@ from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import CHUNK, IndexedDataset
 from dataprep.layout import Layout
 from dataprep.manifest import DatasetManifest, Lengths, load_manifest
-from dataprep.storage import MARK
+from dataprep.storage import MARK, holder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -228,16 +227,16 @@ def _run_status(work: Path) -> dict[str, Any]:
     )
     layout = Layout.of(work.parent.parent, recipe["corpus"], recipe["tokenizer"]["name"], plan["digest"])
     published = layout.manifest.exists()
-    holder = _holder(work / "lock")
+    held_by = holder(layout.lock)
     return {
         "work": str(work),
         "corpus": recipe["corpus"],
         "tokenizer": recipe["tokenizer"]["name"],
         "recipe_digest": plan["digest"],
-        "state": "published" if published else "running" if holder else "stopped",
+        "state": "published" if published else "running" if held_by else "stopped",
         "units_done": units if published else done,
         "units": units,
-        "holder": holder,
+        "holder": held_by,
         "last_event": last,
         "prefix": str(layout.prefix) if published else None,
     }
@@ -251,17 +250,3 @@ def _last_event(lines: list[str]) -> dict[str, Any]:
             continue  # a line cut off by a crash
         return value
     return {}
-
-
-def _holder(lock: Path) -> str | None:
-    """Who holds a run's lock now, or None."""
-    try:
-        with lock.open(encoding="utf-8") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                record = json.loads(file.read() or "{}")
-                return f"process {record.get('pid')} on {record.get('host')} since {record.get('since')}"
-    except (OSError, ValueError):
-        return None
-    return None

@@ -9,6 +9,7 @@ Doing it is the runner's.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -24,7 +25,7 @@ from dataprep.manifest import Slice, Unit, load_manifest
 from dataprep.readers import cut
 from dataprep.sources import list_files, with_checksum
 from dataprep.specs import Recipe, Runtime, TokenPolicy, parse_settings
-from dataprep.storage import write_json
+from dataprep.storage import explain, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,6 +147,7 @@ def load_plan(request: Request) -> list[Unit]:
     try:
         value = json.loads(layout.plan.read_text(encoding="utf-8"))
         if value["seal"] == seal and value["digest"] == request.digest:
+            write_json(layout.recipe, request.recipe.to_json())  # a power failure may have left it hollow
             return [
                 Unit(index=i, slices=tuple(Slice(file=a, start=b, stop=c, num_bytes=d) for a, b, c, d in parts))
                 for i, parts in enumerate(value["units"])
@@ -154,6 +156,9 @@ def load_plan(request: Request) -> list[Unit]:
         clear_shards(layout)
     except (OSError, ValueError, KeyError, TypeError):
         pass
+    with explain(layout.rejects, "clear"), contextlib.suppress(FileNotFoundError):
+        for path in layout.rejects.iterdir():  # of other units: nothing would overwrite them
+            path.unlink()
     units = cut_units(request.recipe, request.runtime)
     parts = [[[s.file, s.start, s.stop, s.num_bytes] for s in unit.slices] for unit in units]
     write_json(layout.recipe, request.recipe.to_json())

@@ -33,10 +33,10 @@ from dataprep.inspection import length_summary
 from dataprep.layout import Layout, sweep
 from dataprep.manifest import DatasetManifest, EngineRecord, PairFiles, Prefix, Unit, load_manifest
 from dataprep.planning import Request, load_plan, resolve
-from dataprep.sources import with_checksum
+from dataprep.sources import check_unchanged, with_checksum
 from dataprep.stages import merge, publish, tokenize
 from dataprep.stages.verify import verify
-from dataprep.storage import append_line, checksum, hold, make_folder
+from dataprep.storage import append_line, checksum, explain, hold, make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -270,15 +270,14 @@ def _is_whole(request: Request, unit: Unit) -> bool:
     Shards are not synced to disk one by one, so after a power failure a manifest may stand beside a hollow shard.
     """
     manifest = tokenize.load_done(request.layout, unit.key, request.digest)
-    if manifest is None:
-        return False
     shard = request.layout.shard(unit.key)
-    if (checksum(bin_path(shard)), checksum(idx_path(shard))) == (
+    if manifest is not None and (checksum(bin_path(shard)), checksum(idx_path(shard))) == (
         manifest.files.bin_checksum,
         manifest.files.idx_checksum,
     ):
         return True
-    request.layout.unit_manifest(unit.key).unlink()
+    with explain(shard, "clear"):
+        request.layout.unit_manifest(unit.key).unlink(missing_ok=True)
     return False
 
 
@@ -321,8 +320,13 @@ class _Hashing:
         self._pool = ThreadPoolExecutor(1, "hashing")
 
     def __enter__(self) -> Self:
-        self._future = self._pool.submit(lambda: tuple(with_checksum(file, self._stop) for file in self._files))
+        self._future = self._pool.submit(lambda: tuple(self._checksum(file) for file in self._files))
         return self
+
+    def _checksum(self, file: SourceFile) -> SourceFile:
+        result = with_checksum(file, self._stop)
+        check_unchanged(file)
+        return result
 
     def result(self) -> tuple[SourceFile, ...]:
         return self._future.result()

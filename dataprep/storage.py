@@ -275,10 +275,7 @@ def hold(path: Path) -> Iterator[None]:
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         with explain(path, "lock"):  # but not the block: its errors are not the lock's
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BusyError(_holder(path)) from None
+            _lock(fd, path)
             record = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S %z")}
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(record).encode(), 0)
@@ -288,10 +285,37 @@ def hold(path: Path) -> Iterator[None]:
             os.close(fd)
 
 
-def _holder(path: Path) -> str:
+def _lock(fd: int, path: Path) -> None:
+    """Take the lock; tries for half a second, because `holder` takes it for an instant to look."""
+    deadline = time.monotonic() + 0.5
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                who = holder(path) or "another process"
+                raise BusyError(
+                    f"{path.parent} is held by {who}; wait for it to end, or choose another --output"
+                ) from None
+            time.sleep(0.02)
+
+
+def holder(path: Path) -> str | None:
+    """Who holds a lock file now, for a message, or None; looks without waiting."""
     try:
-        record = json.loads(path.read_text())
-        who = f"process {record['pid']} on {record['host']} since {record['since']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        who = "another process"
-    return f"{path.parent} is held by {who}; wait for it to end, or choose another --output"
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _named(file.read())
+    except OSError:
+        pass
+    return None
+
+
+def _named(record: bytes) -> str:
+    try:
+        value = json.loads(record)
+        return f"process {value['pid']} on {value['host']} since {value['since']}"
+    except (ValueError, KeyError, TypeError):
+        return "another process"

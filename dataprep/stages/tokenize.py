@@ -65,7 +65,7 @@ class Job:
 
     @property
     def recipe(self) -> Recipe:
-        return _recipe(self.layout.recipe, self.digest)
+        return _recipe(self.layout.recipe, self.digest, self.layout.recipe.stat().st_mtime_ns)
 
     @property
     def batch_bytes(self) -> int:
@@ -82,7 +82,7 @@ BATCH_FACTOR = 20
 
 
 @lru_cache(maxsize=4)
-def _recipe(path: Path, digest: str) -> Recipe:
+def _recipe(path: Path, digest: str, mtime_ns: int) -> Recipe:
     recipe = Recipe.from_json(json.loads(path.read_text(encoding="utf-8")), str(path))
     assert recipe.digest == digest
     return recipe
