@@ -219,7 +219,8 @@ class Cluster:
         except KilledWorker as error:
             raise ClusterError(
                 f"{item}, or one beside it: its worker died {ATTEMPTS} times, most likely out of memory; "
-                "lower runtime.memory, runtime.batch_bytes or runtime.workers and run the same command again: finished units are kept"
+                "lower runtime.memory, runtime.batch_bytes or runtime.workers and run the same command again: "
+                "finished units are kept"
             ) from error
         except CancelledError as error:
             raise ClusterError("the scheduler is gone; run the same command again: finished units are kept") from error
