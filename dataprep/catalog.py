@@ -9,6 +9,7 @@ Shipped YAMLs lie in ``pipelines/`` and ``tokenizers/`` of a checkout and in ``d
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from importlib.resources import files
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from dataprep.specs import TokenizerType
 
 M = TypeVar("M", bound=Model)
+
+log = logging.getLogger(__name__)
 
 
 def folders(kind: str) -> list[Path]:
@@ -179,9 +182,11 @@ def guess_type(path: Path) -> TokenizerType:
         if path.suffix == ".json":
             return "HuggingFaceTokenizer"
         raise SpecError(f"{path}: expected a tokenizer.json, a tokenizer.model, or vocab.json beside merges.txt")
-    for kind, needed in FILES.items():
-        if all((path / name).is_file() for name in needed):
-            return kind
+    there = [kind for kind, needed in FILES.items() if all((path / name).is_file() for name in needed)]
+    if len(there) > 1:
+        log.info("%s holds more than one tokenizer: using %s; name a file to choose", path, FILES[there[0]][0])
+    if there:
+        return there[0]
     expected = "; ".join(" + ".join(needed) for needed in FILES.values())
     present = ", ".join(sorted(p.name for p in path.iterdir())[:10]) or "nothing"
     raise SpecError(f"{path} holds no tokenizer: expected {expected}; found {present}")

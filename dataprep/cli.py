@@ -48,18 +48,23 @@ SetOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import dataprep
+
+        typer.echo(dataprep.__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, and only warnings.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
 ) -> None:
-    if version:
-        import dataprep
-
-        typer.echo(dataprep.__version__)
-        raise typer.Exit
     context.obj = {"debug": debug, "quiet": quiet}
     logger = logging.getLogger("dataprep")
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
@@ -93,8 +98,9 @@ def run(
     if as_json:
         _print_json({"prefix": result.prefix, "fresh": result.fresh, "manifest": manifest.to_json()})
         return
-    _note("" if result.fresh else "nothing to do: this dataset exists and its sources are unchanged")
-    _note(*progress.summary(result))
+    if not context.obj["quiet"]:
+        _note("" if result.fresh else "nothing to do: this dataset exists and its sources are unchanged")
+        _note(*progress.summary(result))
     typer.echo(result.prefix)
 
 
@@ -330,9 +336,19 @@ def main() -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+    except Exception as error:
+        if debug:
+            raise
+        what = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
+        _note(f"error: {what}{error}; the same command with --debug shows where")
+        code = 1
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # too late to stop anything
     if code == 130:  # Typer turns a KeyboardInterrupt into this, without a word
         _note("interrupted; run the same command again to go on: finished units are kept")
-    sys.stdout.flush()
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        _note(f"error: cannot write the result: {error.strerror}")
+        code = 1
     sys.stderr.flush()
     os._exit(code)  # the interpreter's own end takes 0.25 s more: it frees the engines word by word

@@ -96,15 +96,15 @@ def _call(function: Callable[[Any, Reporter], None], item: Any, reporter: Report
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Let processes started in this block ignore Ctrl-C: a terminal sends it to all, and the driver stops them."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Let threads and processes started in this block never see Ctrl-C: a terminal sends it to all of them.
+
+    One that comes meanwhile is delivered at the end of the block.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Cluster:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -301,7 +302,7 @@ def identify(spec: TokenizerSpec, path: Path) -> TokenizerIdentity:
     return TokenizerIdentity(
         name=spec.name,
         type=spec.type,
-        path=str(path),
+        path=os.path.abspath(path),
         files={name: hashlib.sha256(content).hexdigest() for name, content in sorted(definition.contents.items())},
         vocab_size=definition.vocab_size,
         bos_id=ids.get(bos_text) if bos_text is not None else None,

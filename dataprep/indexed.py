@@ -233,6 +233,8 @@ class IndexedDataset:
         """int64[stop - start], tokens of documents [start, stop); 0 for a boundary without a sequence."""
         bounds = self.document_indices[start : stop + 1]
         first, last = int(bounds[0]), int(bounds[-1])
+        if first < 0 or last > len(self) or (np.diff(bounds) < 0).any():
+            raise FormatError(f"{self.prefix}: the document boundaries are broken; run: dataprep verify {self.prefix}")
         ends = np.zeros(last - first + 1, dtype=np.int64)
         np.cumsum(self.sequence_lengths[first:last], out=ends[1:])
         lengths: Offsets = np.diff(ends[bounds - first])

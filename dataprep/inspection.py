@@ -16,7 +16,7 @@ from dataprep.definitions import decode as decode_ids
 from dataprep.definitions import define, load
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import CHUNK, IndexedDataset
-from dataprep.layout import Layout
+from dataprep.layout import Layout, find_prefix
 from dataprep.manifest import DatasetManifest, Lengths, load_manifest
 from dataprep.storage import MARK, holder
 
@@ -99,18 +99,7 @@ def open_pair(prefix: str | Path) -> IndexedDataset:
         SpecError: nothing of that name.
         FormatError: not a readable pair.
     """
-    path = Path(prefix)
-    if path.suffix in (".bin", ".idx"):
-        path = path.with_suffix("")
-    if path.is_dir():
-        found = sorted(path.glob("*.idx"))
-        if len(found) != 1:
-            shown = ", ".join(str(p.with_suffix("")) for p in found[:5])
-            raise SpecError(f"{path} is a folder with {len(found)} indexed pairs; name one: {shown}")
-        path = found[0].with_suffix("")
-    if not path.with_name(f"{path.name}.idx").exists():
-        raise SpecError(f"no such prefix: {path}.idx does not exist")
-    return IndexedDataset(path)
+    return IndexedDataset(find_prefix(prefix))
 
 
 def manifest_of(prefix: Path) -> DatasetManifest | None:
@@ -183,7 +172,7 @@ def datasets(output: Path) -> list[dict[str, Any]]:
         try:
             manifest = load_manifest(path)
         except FormatError:
-            continue
+            continue  # another tool's manifest.json
         found.append(
             {
                 "prefix": str(path.parent / manifest.prefixes[0].name),
@@ -216,24 +205,26 @@ def _run_status(work: Path) -> dict[str, Any]:
         events = (
             (work / "events.jsonl").read_text(encoding="utf-8").splitlines() if (work / "events.jsonl").exists() else []
         )
-    except (OSError, ValueError) as error:
-        return {"work": str(work), "state": "unreadable", "detail": str(error)}
+        units = len(plan["units"])
+        layout = Layout.of(work.parent.parent, recipe["corpus"], recipe["tokenizer"]["name"], plan["digest"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return {"work": str(work), "state": "unreadable", "detail": f"{type(error).__name__}: {error}"}
     last = _last_event(events)
-    units = len(plan["units"])
     done = (
         sum(1 for entry in os.scandir(work / "shards") if entry.name.endswith(".json"))
         if (work / "shards").is_dir()
         else 0
     )
-    layout = Layout.of(work.parent.parent, recipe["corpus"], recipe["tokenizer"]["name"], plan["digest"])
     published = layout.manifest.exists()
     held_by = holder(layout.lock)
+    state = "failed" if last.get("event") == "failed" else "stopped"
+    state = "published" if published else "running" if held_by else state
     return {
         "work": str(work),
         "corpus": recipe["corpus"],
         "tokenizer": recipe["tokenizer"]["name"],
         "recipe_digest": plan["digest"],
-        "state": "published" if published else "running" if held_by else "stopped",
+        "state": state,
         "units_done": units if published else done,
         "units": units,
         "holder": held_by,

@@ -18,12 +18,10 @@ from __future__ import annotations
 import contextlib
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from dataprep.errors import SpecError
 from dataprep.storage import MARK, explain
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +121,25 @@ def clear_shards(layout: Layout) -> None:
     with explain(layout.shards, "clear"), contextlib.suppress(FileNotFoundError):
         for path in sorted(layout.shards.iterdir(), key=lambda path: path.suffix != ".json"):
             path.unlink(missing_ok=True)
+
+
+def find_prefix(text: str | Path) -> Path:
+    """What a person calls a prefix: the prefix itself, one of its two files, or a folder that holds one pair.
+
+    Raises:
+        SpecError: no such pair.
+    """
+    path = Path(text)
+    if path.suffix in (".bin", ".idx"):
+        path = path.with_suffix("")
+    elif path.is_dir():
+        found = sorted(path.glob("*.idx"))
+        if len(found) != 1:
+            names = ", ".join(str(p.with_suffix("")) for p in found[:5])
+            raise SpecError(
+                f"{path} is a folder with {len(found)} indexed pairs; name one{f': {names}' if names else ''}"
+            )
+        path = found[0].with_suffix("")
+    if not path.name or not any(path.with_name(path.name + suffix).exists() for suffix in (".bin", ".idx")):
+        raise SpecError(f"no such prefix: neither {path}.bin nor {path}.idx exists")
+    return path

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from dataprep.errors import FormatError
+from dataprep.errors import FormatError, SpecError
 from dataprep.specs import Model, Recipe
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Unit(Model):
     """One piece of work; `key` names its files and changes with its content.
 
     Attributes:
-        limit: at most this many records, counted over its slices; None: all.
+        limit: at most this many documents, counted over its slices; None: all.
     """
 
     index: int
@@ -196,7 +196,7 @@ class DatasetManifest(Model):
         recipe: whole; its `files` carry the checksums of what was read.
         provenance: run lengths, in the order of the documents.
         verification: the report of the verify stage, as JSON.
-        peak_memory_bytes: largest resident size of the process that ran, 0 where it cannot be told.
+        peak_memory_bytes: largest resident size of any process of the run.
     """
 
     schema_version: int = SCHEMA
@@ -225,7 +225,10 @@ def load_manifest(path: Path) -> DatasetManifest:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FormatError(f"cannot read the manifest {path}: {error}") from error
-    if value.get("schema_version") != SCHEMA:
-        found = value.get("schema_version")
+    found = value.get("schema_version") if isinstance(value, dict) else type(value).__name__
+    if found != SCHEMA:
         raise FormatError(f"{path}: expected schema_version {SCHEMA}, found {found!r}; update dataprep")
-    return DatasetManifest.from_json(value, str(path))
+    try:
+        return DatasetManifest.from_json(value, str(path))
+    except SpecError as error:
+        raise FormatError(f"not a manifest of dataprep: {error}") from error

@@ -21,7 +21,7 @@ from dataprep.encoders import open_engine, open_reference
 from dataprep.errors import EncodeError, SourceError
 from dataprep.manifest import Slice
 from dataprep.policy import choose, finish
-from dataprep.sources import check_unchanged
+from dataprep.sources import check_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -113,7 +113,7 @@ def gate(engine: Encoder, reference: Encoder, first: TextBatch | None) -> int:
     keep[:few] = np.diff(first.offsets)[:few] <= GATE_BYTES
     sample = first.select(keep)
     rows = sample.row_numbers()
-    compare(engine.encode(sample), sample, engine, reference, lambda i: f"record {rows[i]} of the corpus")
+    compare(engine.encode(sample), sample, engine, reference, lambda i: f"record {rows[i] + 1} of the corpus")
     return len(nasty) + len(sample)
 
 
@@ -173,7 +173,7 @@ def recheck(pair: IndexedDataset, manifest: DatasetManifest, sample: int) -> int
     engine = open_engine(definition, recipe.policy.special_text, "auto")
     count = 0
     for span in chosen:
-        check_unchanged(recipe.files[span.file])
+        check_same(recipe.files[span.file])
         each = -(-sample // len(chosen))
         wanted = np.array(
             sorted(random.Random(span.first_document).sample(range(span.num_documents), min(each, span.num_documents)))
@@ -204,7 +204,7 @@ def _recheck_span(
             for i, document in enumerate((inside + first + span.first_document).tolist()):
                 ids = again.ids[again.offsets[i] : again.offsets[i + 1]]
                 if not np.array_equal(ids, pair.document(document)):
-                    record = f"record {rows[i]} of {recipe.files[span.file].path}"
+                    record = f"record {rows[i] + 1} of {recipe.files[span.file].path}"
                     raise EncodeError(f"document {document} is not what {reference.name} makes of {record}")
             count += len(inside)
         first += len(batch)
@@ -215,9 +215,18 @@ def _recheck_span(
 
 def _documents(recipe: Recipe, definition: Definition, span: Span, engine: Encoder) -> Iterator[TextBatch]:
     """The batches of a span with the documents that were written, and no others."""
+    file = recipe.files[span.file]
     part = Slice(file=span.file, start=span.start, stop=span.stop, num_bytes=0)
-    for batch in readers.read(recipe.files[span.file], part, recipe.reader, 1 << 20):
-        if span.num_documents == span.num_records:
-            yield batch
-        else:
+    if span.num_documents == span.num_records:
+        yield from readers.read(file, part, recipe.reader, 1 << 20)
+        return
+    # A row group that turns out corrupt takes its documents back: which ones do is found out first.
+    group, undone = 0, set()
+    for batch in readers.read(file, part, recipe.reader, 1 << 20):
+        group += batch.restart
+        undone |= {group} if batch.undo else set()
+    group = 0
+    for batch in readers.read(file, part, recipe.reader, 1 << 20):
+        group += batch.restart
+        if group not in undone:
             yield choose(batch, engine.encode(batch), recipe, definition)[0]

@@ -74,6 +74,8 @@ def resolve(
     """
     given = parse_settings(list(settings))
     if workers is not None:
+        if "workers" in given.get("runtime", {}):
+            raise SpecError("--workers and --set runtime.workers say the same thing; give one of them")
         given.setdefault("runtime", {})["workers"] = workers
     runtime = Runtime.from_json(given.get("runtime", {}), "runtime settings")
     policy = TokenPolicy.from_json(given.get("policy", {}), "policy settings")
@@ -88,6 +90,9 @@ def resolve(
     if policy.bos == "always" and identity.bos_id is None:
         raise SpecError(f"policy.bos=always: the tokenizer {identity.name} has no BOS token; use auto or never")
     listing = list_files(found.source, found.reader, folder)
+    work = os.path.join(os.path.abspath(output), "work", "")
+    if any(file.path.startswith(work) for file in listing):
+        raise SpecError(f"the output {os.path.abspath(output)} lies among the input; choose another --output")
     recipe = Recipe(
         corpus=found.name, reader=found.reader, files=listing, tokenizer=identity, policy=policy, limit=limit
     )
@@ -111,12 +116,17 @@ def _unchanged_or_new(request: Request, output: Path) -> Request:
     old = {file.name: file for file in load_manifest(request.layout.manifest).recipe.files}
     files = list(request.recipe.files)
     for i, file in enumerate(files):
-        before = old[file.name]
-        if file.mtime_ns != before.mtime_ns and with_checksum(file).checksum != before.checksum:
-            files[i] = with_checksum(file)
+        if file.mtime_ns != old[file.name].mtime_ns:
+            hashed = with_checksum(file)
+            if hashed.checksum != old[file.name].checksum:
+                files[i] = hashed
     if files == list(request.recipe.files):
         return request
     return _request(request.recipe.model_copy(update={"files": tuple(files)}), request.runtime, output)
+
+
+MAX_SLICES = 500
+"""Files in a unit at the most: thousands of tiny ones are work for several workers, too."""
 
 
 def cut_units(recipe: Recipe, runtime: Runtime) -> list[Unit]:
@@ -127,7 +137,7 @@ def cut_units(recipe: Recipe, runtime: Runtime) -> list[Unit]:
     size = 0
     for index, file in enumerate(recipe.files):
         for part in cut(index, file, recipe.reader, unit_bytes):
-            if pending and size + part.num_bytes > unit_bytes:
+            if pending and (size + part.num_bytes > unit_bytes or len(pending) == MAX_SLICES):
                 units.append(Unit(index=len(units), slices=tuple(pending)))
                 pending, size = [], 0
             pending.append(part)

@@ -11,6 +11,7 @@ Everything that survives a crash is a file that `Layout` names: what is done is 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
@@ -27,11 +28,11 @@ import numpy as np
 
 import dataprep
 from dataprep.cluster import Cluster
-from dataprep.errors import OutputError, SourceError
+from dataprep.errors import DataprepError, OutputError, SourceError
 from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
 from dataprep.layout import Layout, sweep
-from dataprep.manifest import DatasetManifest, EngineRecord, PairFiles, Prefix, Unit, load_manifest
+from dataprep.manifest import Counts, DatasetManifest, EngineRecord, PairFiles, Prefix, Unit, load_manifest
 from dataprep.planning import Request, load_plan, resolve
 from dataprep.sources import check_unchanged, with_checksum
 from dataprep.stages import merge, publish, tokenize
@@ -120,7 +121,12 @@ def execute(request: Request, watcher: Watcher) -> Result:
         for folder in (layout.work, layout.shards, layout.rejects):
             sweep(folder)
         make_folder(layout.shards)
-        return _build(request, watcher)
+        try:
+            return _build(request, watcher)
+        except DataprepError as error:
+            with contextlib.suppress(OutputError):
+                _event(layout, "failed", error=str(error))
+            raise
 
 
 def find_existing(request: Request) -> Result | None:
@@ -139,6 +145,8 @@ def find_existing(request: Request) -> Result | None:
             )
         return None
     manifest = load_manifest(layout.manifest)
+    if manifest.recipe_digest != request.digest:
+        raise OutputError(f"{layout.dataset} is of another recipe, {manifest.recipe_digest}; choose another --output")
     for prefix in manifest.prefixes:
         for path, size in (
             (bin_path(layout.dataset / prefix.name), prefix.files.bin_bytes),
@@ -158,6 +166,8 @@ def _build(request: Request, watcher: Watcher) -> Result:
     layout, recipe = request.layout, request.recipe
     start, cpu = time.monotonic(), _cpu_seconds()
     units = load_plan(request)
+    if not units:
+        raise SourceError(f"the corpus {recipe.corpus} holds no records; nothing was published")
     job = tokenize.Job(layout, request.digest, request.runtime)
     gate = tokenize.gate(job, units[0])
     _event(layout, "start", units=len(units), engine=gate.engine.name)
@@ -168,7 +178,10 @@ def _build(request: Request, watcher: Watcher) -> Result:
                 _check_rejects(request, merger, sum(u.num_bytes for u in units))
         _check_rejects(request, merger, merger.source_bytes)
         if not merger.counts.num_sequences:
-            raise SourceError(f"the corpus {recipe.corpus} holds no document with text; nothing was published")
+            raise SourceError(
+                f"the corpus {recipe.corpus} holds no document with text: {merger.counts.num_records:,} records, "
+                f"{merger.counts.num_empty:,} empty, {merger.counts.num_rejected:,} rejected; nothing was published"
+            )
         index = merger.finish()
         prefix = layout.merged / layout.stem
         watcher.stage("verify", merger.num_bytes)
@@ -242,10 +255,18 @@ def _in_order(
         for unit in cluster.map(work, todo):
             done.add(unit.key)
             _event(layout, "unit", unit=unit.key)
+            if request.runtime.processes:  # nothing was reported from inside
+                watcher(_progress_of(request, unit))
             while position < len(units) and units[position].key in done:
                 yield units[position]
                 position += 1
     yield from units[position:]
+
+
+def _progress_of(request: Request, unit: Unit) -> tokenize.Progress:
+    manifest = tokenize.load_done(request.layout, unit.key, request.digest)
+    counts = manifest.counts if manifest else Counts()
+    return tokenize.Progress(unit.num_bytes, counts.num_documents, counts.num_tokens, counts.num_text_bytes)
 
 
 def _limited(
@@ -299,6 +320,8 @@ def _check_rejects(request: Request, merger: merge.Merger, total_bytes: int) -> 
     its first tenth is broken.
     """
     counts, share = merger.counts, request.runtime.max_rejects
+    if request.recipe.limit is not None and counts.num_records < EARLY_RECORDS:
+        return  # a first look says little about shares, and shows the rejects
     expected = counts.num_records * (total_bytes / max(1, merger.source_bytes))
     if counts.num_rejected <= share * expected:
         return
@@ -329,7 +352,11 @@ class _Hashing:
         return result
 
     def result(self) -> tuple[SourceFile, ...]:
-        return self._future.result()
+        """The files with their checksums, once more found to be those that were listed."""
+        files = self._future.result()
+        for file in files:
+            check_unchanged(file)
+        return files
 
     def __exit__(self, *error: object) -> None:
         self._stop.set()
@@ -348,4 +375,5 @@ def _cpu_seconds() -> float:
 
 def _peak_bytes() -> int:
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return max(resource.getrusage(each).ru_maxrss for each in who) * unit

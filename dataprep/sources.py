@@ -12,6 +12,7 @@ import glob
 import os
 import sysconfig
 from contextlib import suppress
+from datetime import datetime
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from dataprep.storage import checksum
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from dataprep.specs import FilesSource, ReaderSpec
 
@@ -50,24 +51,23 @@ def list_files(source: FilesSource, reader: ReaderSpec, folder: Path) -> tuple[S
     kept = [(name, path) for name, path in named if not any(fnmatch(name, pattern) for pattern in source.exclude)]
     if not kept:
         raise SpecError(f"no file is left of {', '.join(source.paths)} after exclude: {', '.join(source.exclude)}")
+    for name, path in kept:
+        if not name.isprintable() and "\\udc" in ascii(name):
+            raise SpecError(f"{str(path)!a}: the file's name is not UTF-8; rename it")
     return tuple(_describe(name, path, reader) for name, path in kept)
 
 
 def _match(pattern: str, folder: Path) -> list[Path]:
-    with suppress(KeyError, IndexError, ValueError):  # a literal brace in a file name
+    with suppress(KeyError, IndexError, ValueError, AttributeError):  # a literal brace in a file name
         pattern = os.path.expanduser(pattern.format(**sysconfig.get_paths()) if "{" in pattern else pattern)
     path = folder / pattern
     if path.is_file():
         return [_absolute(path)]
     if path.is_dir():
-        inside = [
-            p
-            for p in path.rglob("*")
-            if p.is_file() and not any(part.startswith(".") for part in p.parts[len(path.parts) :])
-        ]
+        inside = list(_below(path, set()))
         if not inside:
             raise SpecError(f"the folder {path} holds no files")
-        return [_absolute(p) for p in inside]
+        return inside
     if GLOB & set(pattern):
         names = glob.glob(pattern, root_dir=folder, recursive=True)
         files = [folder / name for name in names if (folder / name).is_file()]
@@ -77,6 +77,27 @@ def _match(pattern: str, folder: Path) -> list[Path]:
             f"no file matches {pattern!r} in {_absolute(folder)}; quote the pattern so that the shell leaves it alone"
         )
     raise SpecError(f"no such file or folder: {_absolute(path)}")
+
+
+def _below(folder: Path, seen: set[str]) -> Iterator[Path]:
+    """The files below a folder, hidden ones left out; links to folders are followed, once each.
+
+    Raises:
+        SourceError: a link leads nowhere.
+    """
+    real = os.path.realpath(folder)
+    if real in seen:
+        return
+    seen.add(real)
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _below(path, seen)
+        elif path.exists():
+            yield _absolute(path)
+        else:
+            raise SourceError(f"{path} is a link to nothing: {os.readlink(path)}; remove it or mend it")
 
 
 def _absolute(path: Path) -> Path:
@@ -115,9 +136,27 @@ def check_unchanged(file: SourceFile) -> None:
         raise SourceError(f"{file.path} was listed and is gone: {error.strerror}; run again once it is back") from error
     if (stat.st_size, stat.st_mtime_ns) != (file.num_bytes, file.mtime_ns):
         raise SourceError(
-            f"{file.path} changed during the run: {file.num_bytes} bytes when listed, {stat.st_size} now; "
-            "run the same command again once nothing writes to it"
+            f"{file.path} changed during the run, or since: {file.num_bytes} bytes modified at {_time(file.mtime_ns)} "
+            f"when listed, {stat.st_size} bytes modified at {_time(stat.st_mtime_ns)} now; run again once nothing "
+            "writes to it"
         )
+
+
+def _time(mtime_ns: int) -> str:
+    return datetime.fromtimestamp(mtime_ns / 1e9).isoformat(" ", "milliseconds")
+
+
+def check_same(file: SourceFile) -> None:
+    """Make sure that a file still holds what it held, though it may have been touched.
+
+    Raises:
+        SourceError: it is gone, or its content is another.
+    """
+    try:
+        check_unchanged(file)
+    except SourceError:
+        if not os.path.exists(file.path) or with_checksum(file).checksum != file.checksum:
+            raise
 
 
 def with_checksum(file: SourceFile, stop: threading.Event | None = None) -> SourceFile:

@@ -253,7 +253,7 @@ class Recipe(Model):
 
     Attributes:
         corpus: name of the corpus: part of the file names, so of the identity.
-        limit: at most this many records of the corpus, or None.
+        limit: at most this many documents, or None.
     """
 
     corpus: str
@@ -309,7 +309,8 @@ class Runtime(Model):
     Attributes:
         processes: give each worker a process of its own instead of a thread.
         workers: units worked on at the same time, one encoder each.
-        memory: what the whole run may use. Batches and the engine's cache are cut to it.
+        memory: what the run aims to stay within: batches and the engine's cache are cut to it. A single document takes
+            what it takes (about eight times its size), and so does a tokenizer for every worker.
         engine: ``auto`` = the fast one where it supports the tokenizer.
         unit_bytes: source per unit: what is redone after a crash, and the grain of parallelism. None: a sixteenth
             of a worker's share, between 4 and 64 MiB.
@@ -350,9 +351,14 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
                 f"--set {setting}: expected NAMESPACE.KEY=VALUE with a namespace of {', '.join(NAMESPACES)}"
             )
         try:
-            result.setdefault(namespace, {})[name] = yaml.safe_load(text) if text.strip() else text
+            value = yaml.safe_load(text) if text.strip() else text
         except yaml.YAMLError as error:
             raise SpecError(f"--set {setting}: the value is not YAML; put it in quotes") from error
+        if value is None and text.strip() not in ("null", "~"):
+            raise SpecError(f"--set {setting}: YAML reads {text!r} as nothing; put it in quotes: '{key}=\"{text}\"'")
+        if name in result.setdefault(namespace, {}):
+            raise SpecError(f"--set {key} is given twice")
+        result[namespace][name] = value
     return result
 
 

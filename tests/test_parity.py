@@ -136,7 +136,7 @@ def test_gate_compares_a_string_alone_and_among_many(bpe, sizes):
 def test_gate_compares_the_first_documents_of_the_corpus(bpe, make_wrong, write_texts, tmp_path):
     make_wrong(lambda text: MARKER in text)
     corpus = write_texts(["a", "", "b", MARKER, "c"])
-    with pytest.raises(EncodeError, match=r"^record 3 of the corpus: at token "):
+    with pytest.raises(EncodeError, match=r"^record 4 of the corpus: at token "):
         dataprep.run(str(corpus), str(bpe.path), tmp_path / "out", settings=["runtime.audit_rate=0"])
     _assert_nothing_published(tmp_path / "out")
 
@@ -173,7 +173,7 @@ def test_audit_stops_a_run_whose_engine_is_wrong_on_a_sampled_document_and_names
     with pytest.raises(EncodeError) as caught:
         dataprep.run(str(_long_corpus(write_texts, row)), str(bpe.path), output, settings=["runtime.audit_rate=7"])
     message = str(caught.value)
-    assert message.startswith(f"long.jsonl, record {row} of unit 000000-")
+    assert message.startswith(f"long.jsonl, record {row + 1} of unit 000000-")
     assert f"beginning {f'{MARKER} {row} {FILLER}'.encode()[:60]!r}" in message
     _assert_nothing_published(output)
 
@@ -182,7 +182,7 @@ def test_audit_stops_a_run_whose_engine_is_wrong_on_a_sampled_document_and_names
 def test_audit_samples_the_same_rows_for_any_batch_size(bpe, make_wrong, write_texts, tmp_path, batch_bytes):
     make_wrong(lambda text: MARKER in text)
     settings = ["runtime.audit_rate=11", f"runtime.batch_bytes={batch_bytes}"]
-    with pytest.raises(EncodeError, match=r"^long\.jsonl, record 286 of unit 000000-"):
+    with pytest.raises(EncodeError, match=r"^long\.jsonl, record 287 of unit 000000-"):
         dataprep.run(str(_long_corpus(write_texts, 286)), str(bpe.path), tmp_path / "out", settings=settings)
     result = dataprep.run(str(_long_corpus(write_texts, 288)), str(bpe.path), tmp_path / "other", settings=settings)
     assert result.manifest.counts.num_audited == 28  # ceil(300 / 11): row 288 is none of them, so the run goes through
@@ -194,7 +194,7 @@ def test_audit_is_on_by_default_and_begins_with_the_first_document_of_every_unit
     make_wrong(lambda text: MARKER in text)
     a = write_texts([FILLER] * 200, "a.jsonl")
     b = write_texts([f"{MARKER} {FILLER}", FILLER], "b.jsonl")
-    with pytest.raises(EncodeError, match=r"^b\.jsonl, record 0 of unit 000001-"):
+    with pytest.raises(EncodeError, match=r"^b\.jsonl, record 1 of unit 000001-"):
         dataprep.run(
             [str(a), str(b)], str(bpe.path), tmp_path / "out", settings=[f"runtime.unit_bytes={a.stat().st_size}"]
         )
@@ -204,7 +204,7 @@ def test_audit_is_on_by_default_and_begins_with_the_first_document_of_every_unit
 def test_audit_works_for_every_type(trained, make_wrong, write_texts, tmp_path):
     make_wrong(lambda text: MARKER in text)
     corpus = str(_long_corpus(write_texts, 200))
-    with pytest.raises(EncodeError, match=r"^long\.jsonl, record 200 of unit "):
+    with pytest.raises(EncodeError, match=r"^long\.jsonl, record 201 of unit "):
         dataprep.run(corpus, str(trained.path), tmp_path / "out", settings=["runtime.audit_rate=100"])
 
 
@@ -230,7 +230,7 @@ def test_verify_at_level_source_finds_what_a_wrong_engine_wrote(bpe, make_wrong,
         r"document (2\d\d) is not what tokenizers makes of record (2\d\d) of .*/long\.jsonl", report.problems[0].message
     )
     assert found
-    assert found[1] == found[2]
+    assert int(found[1]) + 1 == int(found[2])  # documents count from 0, records from 1
 
 
 COMMAND = """
@@ -257,7 +257,7 @@ COMMAND = """
     ("condition", "named"),
     [
         ("batch.document(i) == b'Hello  world'", "error: the built-in string 'Hello  world': at token 0"),
-        ("batch.document(i).startswith('wr\\u00f6ng'.encode())", "error: long.jsonl, record 203 of unit 000000-"),
+        ("batch.document(i).startswith('wr\\u00f6ng'.encode())", "error: long.jsonl, record 204 of unit 000000-"),
     ],
     ids=["gate", "audit"],
 )

@@ -224,7 +224,7 @@ def test_level_source_names_a_document_that_is_not_what_the_source_says(copy, mo
     report = verify(copy, "source")
 
     assert [problem.code for problem in report.problems] == ["source"]
-    assert "document 0 is not what tokenizers makes of record 0" in report.problems[0].message
+    assert "document 0 is not what tokenizers makes of record 1" in report.problems[0].message
 
 
 def test_level_source_says_that_the_source_changed(tmp_path):

@@ -46,6 +46,8 @@ class Merger:
         with explain(layout.merged, "clear"):
             shutil.rmtree(layout.merged, ignore_errors=True)
         make_folder(layout.merged)
+        with explain(layout.rejects, "clear"):
+            shutil.rmtree(layout.rejects, ignore_errors=True)  # all rejects of the units are written anew
         make_folder(layout.rejects)
         self._writer = IndexedWriter(layout.merged / layout.stem, recipe.dtype)
         self._flushed = 0

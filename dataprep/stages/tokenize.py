@@ -169,16 +169,22 @@ def load_done(layout: Layout, key: str, digest: str) -> UnitManifest | None:
     return manifest if whole and manifest.recipe_digest == digest and manifest.unit == key else None
 
 
-_benches: dict[tuple[str, str], Bench] = {}
+_benches: dict[tuple[str, str, int], Bench] = {}
 _opening = threading.Lock()
+
+MAX_BENCHES = 4
+"""Recipes that one process may work at the same time without opening their tokenizers again and again."""
 
 
 def _bench(job: Job, recipe: Recipe) -> Bench:
-    """The process's bench for a recipe, made on first use; that of another recipe is let go."""
-    key = (job.digest, job.runtime.engine)
+    """The process's bench for a recipe, made on first use; the one not used for longest is let go."""
+    key = (job.digest, job.runtime.engine, int(job.runtime.memory))
     with _opening:
-        if key not in _benches:
-            _benches.clear()
+        if key in _benches:
+            _benches[key] = _benches.pop(key)
+        else:
+            if len(_benches) >= MAX_BENCHES:
+                del _benches[next(iter(_benches))]
             definition = load(recipe.tokenizer)
             _benches[key] = Bench(definition, recipe.policy.special_text, job.runtime.engine, job.runtime.memory)
         return _benches[key]
@@ -283,7 +289,7 @@ class _Work:
             self.engine,
             self.reference,
             lambda i: (
-                f"{batch.file}, record {rows[i]} of unit {self.writer.prefix.name}, beginning "
+                f"{batch.file}, record {rows[i] + 1} of unit {self.writer.prefix.name}, beginning "
                 f"{sample.document(i)[:60]!r}"
             ),
         )

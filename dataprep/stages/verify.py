@@ -19,6 +19,7 @@ import xxhash
 from dataprep import parity
 from dataprep.errors import DataprepError, EncodeError, FormatError, SourceError, SpecError
 from dataprep.indexed import CHUNK, IndexedDataset, bin_path, idx_path, read_header
+from dataprep.layout import find_prefix
 from dataprep.manifest import load_manifest
 from dataprep.storage import COPY_BYTES, checksum
 
@@ -122,7 +123,7 @@ def verify(
     """
     if level not in LEVELS:
         raise SpecError(f"unknown level {level!r}; expected one of {', '.join(LEVELS)}")
-    path = _existing(Path(prefix))
+    path = find_prefix(prefix)
     report = Report(str(path), level)
     manifest = _manifest(path, report)
     if level == "source" and manifest is None:
@@ -141,14 +142,6 @@ def verify(
     except (EncodeError, SourceError) as error:
         report.error("source", str(error))
     return report
-
-
-def _existing(path: Path) -> Path:
-    if path.suffix in (".bin", ".idx"):
-        path = path.with_suffix("")
-    if not idx_path(path).exists() and not bin_path(path).exists():
-        raise SpecError(f"no such prefix: neither {bin_path(path)} nor {idx_path(path)} exists")
-    return path
 
 
 def _manifest(path: Path, report: Report) -> DatasetManifest | None:
@@ -268,7 +261,10 @@ def _check_tokens(
     progress: Callable[[int], None] | None,
 ) -> None:
     tokenizer = manifest.recipe.tokenizer if manifest else None
-    eod = tokenizer.eod_id if tokenizer and manifest and manifest.recipe.policy.eod == "append" else _likely_eod(pair)
+    if manifest is None:
+        eod = _likely_eod(pair)
+    else:
+        eod = manifest.recipe.tokenizer.eod_id if manifest.recipe.policy.eod == "append" else None
     scan = _scan(pair, eod, parts, report, progress)
     report.bin_checksum, report.max_id = scan.checksum, scan.largest
     if scan.smallest < 0:
