@@ -96,15 +96,19 @@ def _call(function: Callable[[Any, Reporter], None], item: Any, reporter: Report
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Let threads and processes started in this block never see Ctrl-C: a terminal sends it to all of them.
+    """Let processes started in this block ignore Ctrl-C, which a terminal sends to all of them: the driver stops them.
 
-    One that comes meanwhile is delivered at the end of the block.
+    A Ctrl-C in the second that this takes is lost. Blocking the signal instead would keep it, but multiprocessing
+    unblocks it in the child.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
 
 
 class Cluster:

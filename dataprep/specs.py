@@ -356,9 +356,7 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
             raise SpecError(f"--set {setting}: the value is not YAML; put it in quotes") from error
         if value is None and text.strip() not in ("null", "~"):
             raise SpecError(f"--set {setting}: YAML reads {text!r} as nothing; put it in quotes: '{key}=\"{text}\"'")
-        if name in result.setdefault(namespace, {}):
-            raise SpecError(f"--set {key} is given twice")
-        result[namespace][name] = value
+        result.setdefault(namespace, {})[name] = value
     return result
 
 

@@ -137,7 +137,7 @@ def test_nothing_is_done_twice(corpus, tmp_path, monkeypatch):
     units = _stop_before_publishing(corpus, output, monkeypatch)
     assert len(units) >= 8
     (entry,) = status(output)
-    assert (entry["state"], entry["units_done"], entry["units"]) == ("stopped", len(units), len(units))
+    assert (entry["state"], entry["units_done"], entry["units"]) == ("failed", len(units), len(units))
     result = _run(corpus, output)
     assert len(_events(output, "unit")) == len(units)
     assert [event["done"] for event in _events(output, "resume")] == [0, len(units)]
