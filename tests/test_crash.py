@@ -315,6 +315,9 @@ def test_ctrl_c_is_one_line_and_130(job, tmp_path, processes):
     assert "interrupted" in errors
     assert "run the same command again" in errors
     assert printed == ""
+    end = time.monotonic() + 10
+    while _group(process.pid) and time.monotonic() < end:
+        time.sleep(0.01)  # multiprocessing's resource tracker ends when its pipe is closed
     assert not _group(process.pid)
     done = _check_visible(output, job.whole)
     assert 5 <= len(done) < job.num_units

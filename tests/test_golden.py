@@ -42,6 +42,7 @@ def test_other_policies_give_other_bytes(assets, tmp_path):
         ("llama3-hf-eod", "llama3", "policy.bos=never"),
         ("llama2-sp-eod", "llama2/tokenizer.model", "policy.bos=auto"),
     ):
-        result = dataprep.run(corpus, str(tokenizers / tokenizer), tmp_path, settings=[setting] if "empty" in setting else ["policy.empty=keep", setting])
+        settings = ["policy.empty=keep", setting]  # of two, the last one wins
+        result = dataprep.run(corpus, str(tokenizers / tokenizer), tmp_path, settings=settings)
         expected = (assets / "golden" / f"{golden}_text_document.idx").read_bytes()
         assert Path(f"{result.prefix}.idx").read_bytes() != expected
