@@ -260,9 +260,7 @@ def test_kill_it_anywhere_and_run_it_again(job, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("seed", "num_kills", "extra"), [(2, 30, ()), (3, 30, ()), (4, 20, ("--set", "runtime.processes=true"))]
-)
+@pytest.mark.parametrize(("seed", "num_kills", "extra"), [(2, 30, ()), (4, 10, ("--set", "runtime.processes=true"))])
 def test_kill_it_anywhere_many_times(job, tmp_path, seed, num_kills, extra):
     kills = _kill_again_and_again(job, tmp_path, seed, num_kills, *extra)
     print(f"units done at each of {len(kills)} kills: {kills}")
@@ -332,7 +330,7 @@ def test_signals_at_any_moment(job, tmp_path, number):
     draw = random.Random(5)
     output = tmp_path / "out"
     codes = []
-    for i in range(20):
+    for i in range(10):
         process = job.start(output)
         try:
             _wait(process, lambda o=output: any(o.glob("work/*/lock")))
@@ -553,6 +551,5 @@ def test_every_other_call_on_the_output_may_fail(tiny, small_flushes, tmp_path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("error", "lasting"), [(errno.EIO, False), (errno.ENOSPC, True)])
-def test_the_same_through_dask(tiny, small_flushes, tmp_path, error, lasting):
-    _fail_at_every_call(tiny, tmp_path, COMMITMENTS, error, lasting)
+def test_the_same_through_dask(tiny, small_flushes, tmp_path):
+    _fail_at_every_call(tiny, tmp_path, COMMITMENTS, errno.EIO, False)
