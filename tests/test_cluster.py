@@ -287,8 +287,9 @@ class Item:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_100_000_items_in_bounded_memory(workers=2, number=100_000):
+def test_100_000_items_in_bounded_memory():
     """The time is that of the fastest thousand: what else the machine does is not counted."""
+    workers, number = 2, 100_000
     best = float("inf")
     with Cluster(workers) as cluster:
         done = cluster.map(_nothing, (Item(i) for i in range(number)))
