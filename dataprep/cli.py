@@ -240,8 +240,10 @@ def verify(
 
 
 def _size(prefix: str) -> int:
-    path = Path(prefix)
-    path = path if path.suffix == ".bin" else path.with_name(f"{path.name.removesuffix('.idx')}.bin")
+    from dataprep.indexed import bin_path
+    from dataprep.layout import find_prefix
+
+    path = bin_path(find_prefix(prefix))
     return path.stat().st_size if path.exists() else 0
 
 

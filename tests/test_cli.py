@@ -1,7 +1,9 @@
 """The command line: results on stdout, messages on stderr, exit codes, and no traceback for a user's mistake."""
 
+import importlib.metadata
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -141,7 +143,14 @@ def test_list_and_status(folder, made):
         (["run", "in.jsonl", "-t", "sample", "--set", "reader.separator=x"], 2, "separator"),
         (["run", "in.jsonl", "-t", "sample", "--limit", "0"], 2, "--limit 0"),
         (["run", "in.jsonl", "-t", "sample", "--set", "reader.text=body"], 1, "missing-text 50"),
+        (
+            ["run", "in.jsonl", "-t", "sample", "-o", "o", "--set", "reader.separator=---"],
+            2,
+            "YAML reads '---' as nothing",
+        ),
+        (["run", "x" * 300, "-t", "sample"], 2, "unknown corpus"),
         (["verify", "nothing"], 2, "no such prefix"),
+        (["verify", "."], 2, "0 indexed pairs"),
         (["verify", "x", "--level", "deep"], 2, "--level deep"),
         (["inspect", "nothing"], 2, "no such prefix"),
         (["status", "nothing"], 2, "no such folder"),
@@ -163,6 +172,32 @@ def test_debug_shows_the_traceback(folder):
 
     assert done.returncode != 0
     assert "Traceback" in done.stderr
+
+
+def test_version_is_printed_alone(folder):
+    done = dataprep("--version", cwd=folder)
+
+    assert (done.returncode, done.stdout) == (0, importlib.metadata.version("dataprep-llm") + "\n")
+
+
+def test_a_foreign_manifest_beside_a_pair_is_no_obstacle(folder, made, tmp_path):
+    for suffix in (".bin", ".idx"):
+        shutil.copy(made.stdout.strip() + suffix, tmp_path / f"x{suffix}")
+    for content in ("[]", '{"schema_version": 1}', "{"):
+        (tmp_path / "manifest.json").write_text(content)
+        done = dataprep("verify", tmp_path, cwd=folder)
+        assert (done.returncode, done.stderr) == (0, ""), content
+        assert "warning manifest" in done.stdout
+    assert dataprep("list", "datasets", "-o", tmp_path.parent, "--json", cwd=folder).stdout == "[]\n"
+
+
+def test_a_full_device_is_an_error_and_no_traceback(folder, made):
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "dataprep", "list", "corpora"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
 
 
 def test_no_arguments_show_the_help(folder):
