@@ -146,7 +146,7 @@ def compare(
 
 
 SPANS = 10
-"""How many stretches of the source `recheck` reads: each is a unit's part of one file."""
+"""How many stretches of the source `recheck` reads, unless they are short: each is a unit's part of one file."""
 
 
 def recheck(pair: IndexedDataset, manifest: DatasetManifest, sample: int) -> int:
@@ -155,7 +155,7 @@ def recheck(pair: IndexedDataset, manifest: DatasetManifest, sample: int) -> int
     Args:
         pair: the dataset.
         manifest: its manifest; provenance leads back to the source.
-        sample: documents to compare, spread over at most `SPANS` stretches, the same ones every time.
+        sample: documents to compare, spread over some stretches of the source, the same ones every time.
 
     Returns:
         How many were compared.
@@ -165,22 +165,32 @@ def recheck(pair: IndexedDataset, manifest: DatasetManifest, sample: int) -> int
         EncodeError: the ids differ; the message names the document.
     """
     recipe = manifest.recipe
-    spans = [span for span in manifest.provenance if span.num_documents]
-    chosen = random.Random(0).sample(spans, min(SPANS, len(spans)))
     definition = load(recipe.tokenizer)
     reference = open_reference(definition, recipe.policy.special_text)
     # The engine is only asked which records became documents; it answers 20 times faster.
     engine = open_engine(definition, recipe.policy.special_text, "auto")
     count = 0
-    for span in chosen:
+    for span, number in _choose_spans(manifest, sample):
         check_same(recipe.files[span.file])
-        each = -(-sample // len(chosen))
-        wanted = np.array(
-            sorted(random.Random(span.first_document).sample(range(span.num_documents), min(each, span.num_documents)))
-        )
+        wanted = np.array(sorted(random.Random(span.first_document).sample(range(span.num_documents), number)))
         documents = _documents(recipe, definition, span, engine)
         count += _recheck_span(pair, recipe, span, wanted, documents, reference)
     return count
+
+
+def _choose_spans(manifest: DatasetManifest, sample: int) -> list[tuple[Span, int]]:
+    """Stretches of the source in a fixed random order, each with how many of its documents to compare."""
+    spans = [span for span in manifest.provenance if span.num_documents]
+    random.Random(0).shuffle(spans)
+    each = -(-sample // min(SPANS, len(spans)))
+    chosen: list[tuple[Span, int]] = []
+    for span in spans:
+        if sample <= 0:
+            break
+        number = min(each, span.num_documents, sample)
+        chosen.append((span, number))
+        sample -= number
+    return chosen
 
 
 def _recheck_span(
