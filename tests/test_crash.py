@@ -326,14 +326,15 @@ def test_ctrl_c_is_one_line_and_130(job, tmp_path, processes):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_at_any_moment(job, tmp_path, number):
-    """From the moment that the work folder is there; before, it is Python that starts, not dataprep."""
+    """From the moment that the process holds the lock; before, it is Python that starts, not dataprep."""
     draw = random.Random(5)
     output = tmp_path / "out"
     codes = []
     for i in range(10):
         process = job.start(output)
         try:
-            _wait(process, lambda o=output: any(o.glob("work/*/lock")))
+            mine = f'"pid": {process.pid},'
+            _wait(process, lambda o=output, m=mine: any(m in path.read_text() for path in o.glob("work/*/lock")))
             happened = job.moments(draw, output)
             _wait(process, happened)
             with contextlib.suppress(ProcessLookupError):

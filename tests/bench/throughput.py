@@ -516,7 +516,9 @@ class Bench:
         return result
 
     def _dataprep_command(self, tokenizer: str, read: Row) -> list[str]:
-        settings = [part for value in ["policy.bos=never", *self.args.set] for part in ("--set", value)]
+        place = Path(tokenizer)
+        eod = f"tokenizer.eod={json.dumps(eod_text(place / 'tokenizer.json' if place.is_dir() else place))}"
+        settings = [part for value in ["policy.bos=never", eod, *self.args.set] for part in ("--set", value)]
         return [
             *shlex.split(self.args.command), "run", read["path"], "--tokenizer", tokenizer,
             "--output", str(self.output), "--workers", str(self.args.workers), *settings,
