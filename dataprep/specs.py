@@ -310,7 +310,8 @@ class Runtime(Model):
         processes: give each worker a process of its own instead of a thread.
         workers: units worked on at the same time, one encoder each.
         memory: what the run aims to stay within: batches and the engine's cache are cut to it. A single document takes
-            what it takes (about eight times its size), and so does a tokenizer for every worker.
+            what it takes (about eight times its size), and so does a tokenizer for every worker. None: 400 MiB for a
+            process and 192 MiB for each of its workers. More is faster on large corpora: the cache lives longer.
         engine: ``auto`` = the fast one where it supports the tokenizer.
         unit_bytes: source per unit: what is redone after a crash, and the grain of parallelism. None: a sixteenth
             of a worker's share, between 4 and 64 MiB.
@@ -322,12 +323,20 @@ class Runtime(Model):
 
     processes: bool = False
     workers: int = Field(default_factory=lambda: len(os.sched_getaffinity(0)), ge=1, le=1024)
-    memory: ByteSize = Field(default=ByteSize(1536 * MIB), ge=256 * MIB)
+    memory: ByteSize | None = Field(default=None, ge=256 * MIB)
     engine: Literal["auto", "gigatoken", "reference"] = "auto"
     unit_bytes: ByteSize | None = Field(default=None, ge=1)
     batch_bytes: ByteSize = Field(default=ByteSize(8 * MIB), ge=1024, le=256 * MIB)
     audit_rate: int = Field(default=2000, ge=0)
     max_rejects: float = Field(default=0.01, ge=0, le=1)
+
+    @property
+    def process_memory(self) -> int:
+        """What one process of the run aims to stay within, in bytes."""
+        workers, processes = (1, self.workers) if self.processes else (self.workers, 1)
+        if self.memory is not None:
+            return self.memory // processes
+        return (400 + 192 * workers) * MIB
 
     def unit_size(self, total_bytes: int) -> int:
         """Source bytes per unit for a corpus of this size."""

@@ -328,3 +328,14 @@ def test_values_are_validated_strictly(model, value, message):
 def test_sizes_may_be_written_with_units():
     assert Runtime.from_json({"memory": "2GiB", "batch_bytes": "64KiB", "unit_bytes": 1}, "x").memory == 2 << 30
     assert ReaderSpec.from_json({"max_document_bytes": "1 MiB"}, "x").max_document_bytes == 1 << 20
+
+
+def test_memory_grows_with_the_workers_unless_it_is_given():
+    """A fixed default would starve many workers: batches would shrink and caches be emptied all the time."""
+    mib = 1 << 20
+    assert Runtime(workers=2).process_memory == 784 * mib
+    assert Runtime(workers=64).process_memory == 12_688 * mib
+    assert Runtime(workers=64, processes=True).process_memory == 592 * mib
+    given = Runtime.from_json({"workers": 4, "memory": "1GiB"}, "x")
+    assert given.process_memory == 1024 * mib
+    assert given.model_copy(update={"processes": True}).process_memory == 256 * mib

@@ -70,7 +70,8 @@ class Job:
     @property
     def batch_bytes(self) -> int:
         """Text per batch: what was asked for, or less so that the run stays within its memory."""
-        share = (self.runtime.memory - LIBRARIES_BYTES) / self.runtime.workers
+        workers = 1 if self.runtime.processes else self.runtime.workers
+        share = (self.runtime.process_memory - LIBRARIES_BYTES) / workers
         return min(self.runtime.batch_bytes, max(64 << 10, int(share / BATCH_FACTOR)))
 
 
@@ -178,7 +179,7 @@ MAX_BENCHES = 4
 
 def _bench(job: Job, recipe: Recipe) -> Bench:
     """The process's bench for a recipe, made on first use; the one not used for longest is let go."""
-    key = (job.digest, job.runtime.engine, int(job.runtime.memory))
+    key = (job.digest, job.runtime.engine, job.runtime.process_memory)
     with _opening:
         if key in _benches:
             _benches[key] = _benches.pop(key)
@@ -186,7 +187,7 @@ def _bench(job: Job, recipe: Recipe) -> Bench:
             if len(_benches) >= MAX_BENCHES:
                 del _benches[next(iter(_benches))]
             definition = load(recipe.tokenizer)
-            _benches[key] = Bench(definition, recipe.policy.special_text, job.runtime.engine, job.runtime.memory)
+            _benches[key] = Bench(definition, recipe.policy.special_text, *key[1:])
         return _benches[key]
 
 
