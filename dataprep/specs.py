@@ -311,7 +311,7 @@ class Runtime(Model):
         workers: units worked on at the same time, one encoder each.
         memory: what the run aims to stay within: batches and the engine's cache are cut to it. A single document takes
             what it takes (about eight times its size), and so does a tokenizer for every worker. None: 400 MiB for a
-            process and 192 MiB for each of its workers. More is faster on large corpora: the cache lives longer.
+            process and 176 MiB for each of its workers. More is faster on large corpora: the cache lives longer.
         engine: ``auto`` = the fast one where it supports the tokenizer.
         unit_bytes: source per unit: what is redone after a crash, and the grain of parallelism. None: a sixteenth
             of a worker's share, between 4 and 64 MiB.
@@ -336,7 +336,7 @@ class Runtime(Model):
         workers, processes = (1, self.workers) if self.processes else (self.workers, 1)
         if self.memory is not None:
             return self.memory // processes
-        return (400 + 192 * workers) * MIB
+        return (400 + 176 * workers) * MIB
 
     def unit_size(self, total_bytes: int) -> int:
         """Source bytes per unit for a corpus of this size."""

@@ -333,9 +333,9 @@ def test_sizes_may_be_written_with_units():
 def test_memory_grows_with_the_workers_unless_it_is_given():
     """A fixed default would starve many workers: batches would shrink and caches be emptied all the time."""
     mib = 1 << 20
-    assert Runtime(workers=2).process_memory == 784 * mib
-    assert Runtime(workers=64).process_memory == 12_688 * mib
-    assert Runtime(workers=64, processes=True).process_memory == 592 * mib
+    assert Runtime(workers=2).process_memory == 752 * mib
+    assert Runtime(workers=64).process_memory == 11_664 * mib
+    assert Runtime(workers=64, processes=True).process_memory == 576 * mib
     given = Runtime.from_json({"workers": 4, "memory": "1GiB"}, "x")
     assert given.process_memory == 1024 * mib
     assert given.model_copy(update={"processes": True}).process_memory == 256 * mib
