@@ -117,7 +117,7 @@ ANY_TEXTS = st.lists(ANY_TEXT, min_size=1, max_size=6)
 
 @pytest.mark.xfail(raises=AssertionError, reason="gigatoken 0.10.0 knows Unicode 17, tokenizers 0.23 does not")
 def test_code_points_newer_than_the_reference_are_told_apart(assets):
-    """U+323B0, of CJK extension J, came with Unicode 17: a letter to one. Gate and audit would notice it by luck only."""
+    """U+323B0 came with Unicode 17: a letter to one of them. Gate and audit would notice it by luck only."""
     import tokenizers
 
     path, text = assets / "tokenizers" / "llama3", "\U000323b0:A"
