@@ -101,12 +101,23 @@ FRAGMENTS = [
         ".",
     ],
 ]
-# Not among them: code points that no Unicode version has assigned as far as this Python knows, see
-# test_code_points_newer_than_the_reference_are_told_apart.
-ASSIGNED = st.characters(exclude_categories=("Cs", "Cn"))
+# The 4,657 code points that gigatoken 0.10.0 and tokenizers 0.23.3 split differently before ":A" with Llama-3. Found by
+# trying every one below U+40000 and U+E0000 to U+E01FF; all are unassigned in Unicode 14, which fits newer tables.
+NEWER = {
+    code
+    for first, last in [
+        (0x88F, 0x88F), (0xC5C, 0xC5C), (0xCDC, 0xCDC), (0xA7CE, 0xA7CF), (0xA7D2, 0xA7D2), (0xA7D4, 0xA7D4),
+        (0xA7F1, 0xA7F1), (0x10940, 0x10959), (0x10EC5, 0x10EC7), (0x11DB0, 0x11DDB), (0x11DE0, 0x11DE9),
+        (0x16EA0, 0x16EB8), (0x16EBB, 0x16ED3), (0x16FF2, 0x16FF6), (0x187F8, 0x187FF), (0x18D09, 0x18D1E),
+        (0x18D80, 0x18DF2), (0x1E6C0, 0x1E6DE), (0x1E6E0, 0x1E6E2), (0x1E6E4, 0x1E6E5), (0x1E6E7, 0x1E6ED),
+        (0x1E6F0, 0x1E6F4), (0x1E6FE, 0x1E6FF), (0x2B73A, 0x2B73F), (0x2CEA2, 0x2CEAD), (0x323B0, 0x33479),
+    ]
+    for code in range(first, last + 1)
+}  # fmt: skip
+KNOWN_EQUAL = st.characters(exclude_categories=("Cs",)).filter(lambda character: ord(character) not in NEWER)
 ANY_TEXT = st.lists(
     st.one_of(
-        st.text(ASSIGNED, max_size=20),
+        st.text(KNOWN_EQUAL, max_size=20),
         st.sampled_from(FRAGMENTS),
         st.builds(lambda piece, count: piece * count, st.sampled_from(FRAGMENTS), st.integers(2, 40)),
     ),
