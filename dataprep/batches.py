@@ -193,6 +193,18 @@ class TokenBatch:
         """The documents where `keep` is True, copied; bool[num_documents]."""
         return TokenBatch(*_select(self.ids, self.offsets, keep))
 
+    def replace(self, where: Mask, others: TokenBatch) -> TokenBatch:
+        """The documents where `where` is True taken from `others`, which holds as many; copied."""
+        lengths = self.lengths
+        lengths[where] = others.lengths
+        offsets = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        ids = np.empty(int(offsets[-1]), self.ids.dtype)
+        ours = np.repeat(~where, lengths)
+        ids[ours] = self.select(~where).ids
+        ids[~ours] = others.ids
+        return TokenBatch(ids, offsets)
+
     def head(self, count: int) -> TokenBatch:
         """The first documents, as views."""
         offsets = self.offsets[: count + 1]

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from dataprep.batches import TextBatch, TokenBatch
+from dataprep.codepoints import Unsettled
 from dataprep.errors import EncodeError, SpecError
 
 if TYPE_CHECKING:
@@ -50,10 +51,11 @@ class Gigatoken:
 
     One shared by two threads measured 13 % slower. gigatoken 0.10.0 keeps every distinct word it meets: 5 bytes per
     byte of random words, measured. So an engine that is told its memory opens itself anew once the process has
-    outgrown it.
+    outgrown it. A document on which it may differ from the reference, see `codepoints`, is the reference's.
 
     Args:
         text: a ``tokenizer.json``.
+        reference: encodes the documents that the engine cannot be trusted with.
         memory: what the process may use, in bytes; None: no bound.
 
     Raises:
@@ -62,9 +64,10 @@ class Gigatoken:
 
     name = "gigatoken"
 
-    def __init__(self, text: str, memory: int | None = None) -> None:
+    def __init__(self, text: str, reference: Encoder, memory: int | None = None) -> None:
         self.version = version("gigatoken")
         self._text, self._memory = text, memory
+        self._reference, self._unsettled = reference, Unsettled(text)
         self._open()
 
     def _open(self) -> None:
@@ -84,13 +87,18 @@ class Gigatoken:
             self._open()
 
     def encode(self, batch: TextBatch) -> TokenBatch:
-        import awkward as ak
-
         if not len(batch):
             return TokenBatch(np.empty(0, np.uint32), np.zeros(1, np.int64))
         self._stay_small(batch.num_text_bytes)
-        if batch.num_text_bytes < SMALL_BYTES and len(batch) <= 4:
-            return self._encode_few(batch)
+        few = batch.num_text_bytes < SMALL_BYTES and len(batch) <= 4
+        tokens = self._encode_few(batch) if few else self._encode_batch(batch)
+        unsettled = np.zeros(len(batch), np.bool_)
+        unsettled[self._unsettled.documents(batch)] = True
+        return tokens.replace(unsettled, self._reference.encode(batch.select(unsettled))) if unsettled.any() else tokens
+
+    def _encode_batch(self, batch: TextBatch) -> TokenBatch:
+        import awkward as ak
+
         # Buffers to awkward without a copy; ak.from_arrow copies. notes: 8 MiB batches, parallel=False.
         texts = ak.contents.ListOffsetArray(
             ak.index.Index64(batch.offsets),
@@ -211,25 +219,28 @@ def open_reference(definition: Definition, special_text: SpecialText) -> Encoder
     return reference
 
 
-def open_engine(definition: Definition, special_text: SpecialText, engine: str, memory: int | None = None) -> Encoder:
+def open_engine(
+    definition: Definition, special_text: SpecialText, engine: str, reference: Encoder, memory: int | None = None
+) -> Encoder:
     """The encoder to work with.
 
     Args:
-        memory: what the process may use, in bytes.
         engine: ``gigatoken``, ``reference``, or ``auto``: gigatoken unless it does not know this kind of tokenizer.
+        reference: of the same definition.
+        memory: what the process may use, in bytes.
 
     Raises:
         EncodeError: gigatoken was asked for by name and cannot.
     """
     if engine == "reference":
-        return open_reference(definition, special_text)
+        return reference
     try:
-        return Gigatoken(definition.text(special_text), memory)
+        return Gigatoken(definition.text(special_text), reference, memory)
     except (EncodeError, SpecError) as error:
         if engine == "gigatoken":
             raise
         log.warning("%s; the reference encodes instead, which is 20 to 30 times slower", error)
-        return open_reference(definition, special_text)
+        return reference
 
 
 SMALL_BYTES = 64 << 10
@@ -257,7 +268,7 @@ class Bench:
         try:
             engine = self._idle.pop()
         except IndexError:
-            engine = open_engine(self.definition, self._special_text, self._engine, self._memory)
+            engine = open_engine(self.definition, self._special_text, self._engine, self.reference, self._memory)
         try:
             yield engine
         finally:

@@ -168,7 +168,7 @@ def recheck(pair: IndexedDataset, manifest: DatasetManifest, sample: int) -> int
     definition = load(recipe.tokenizer)
     reference = open_reference(definition, recipe.policy.special_text)
     # The engine is only asked which records became documents; it answers 20 times faster.
-    engine = open_engine(definition, recipe.policy.special_text, "auto")
+    engine = open_engine(definition, recipe.policy.special_text, "auto", reference)
     count = 0
     for span, number in _choose_spans(manifest, sample):
         check_same(recipe.files[span.file])

@@ -120,7 +120,8 @@ def test_gate_tries_the_tokenizers_own_added_tokens(make_tokenizer, byte_json, w
 def test_gate_compares_a_string_alone_and_among_many(bpe, sizes):
     """Few small documents take another way through the engine."""
     definition = define(bpe.type, bpe.path)
-    engine, reference = open_engine(definition, "encode", "gigatoken"), open_reference(definition, "encode")
+    reference = open_reference(definition, "encode")
+    engine = open_engine(definition, "encode", "gigatoken", reference)
 
     class Wrong:
         name, version = "wrong", "0"
@@ -143,7 +144,8 @@ def test_gate_compares_the_first_documents_of_the_corpus(bpe, make_wrong, write_
 
 def test_gate_counts_what_it_compared(trained):
     definition = define(trained.type, trained.path)
-    engine, reference = open_engine(definition, "encode", "gigatoken"), open_reference(definition, "encode")
+    reference = open_reference(definition, "encode")
+    engine = open_engine(definition, "encode", "gigatoken", reference)
     strange = len(NASTY) + len(getattr(reference, "added", ()))
     assert gate(engine, reference, None) == strange
     assert gate(engine, reference, strings(["a", "", "b"])) == strange + 3
@@ -153,7 +155,8 @@ def test_gate_counts_what_it_compared(trained):
 
 def test_gate_is_not_stopped_by_a_first_document_that_is_too_large_for_it(bpe):
     definition = define(bpe.type, bpe.path)
-    engine, reference = open_engine(definition, "encode", "gigatoken"), open_reference(definition, "encode")
+    reference = open_reference(definition, "encode")
+    engine = open_engine(definition, "encode", "gigatoken", reference)
     assert gate(engine, reference, strings(["x" * (2 * GATE_BYTES), "a"])) == len(NASTY) + 1
 
 
