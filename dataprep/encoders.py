@@ -12,6 +12,8 @@ add, so that the policy alone decides about it.
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +28,7 @@ from dataprep.errors import EncodeError, SpecError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dataprep.batches import Bytes, Offsets
     from dataprep.definitions import Definition, SpecialText
 
 log = logging.getLogger(__name__)
@@ -47,16 +50,17 @@ class Encoder(Protocol):
 
 
 class Gigatoken:
-    """The engine. Lend one to a thread at a time: its cache of words is what makes it fast.
+    """The engine: one for all threads of a process. Its cache of words is what makes it fast, and each thread has one.
 
-    One shared by two threads measured 13 % slower. gigatoken 0.10.0 keeps every distinct word it meets: 5 bytes per
-    byte of random words, measured. So an engine that is told its memory opens itself anew once the process has
-    outgrown it. A document on which it may differ from the reference, see `codepoints`, is the reference's.
+    gigatoken 0.10.0 keeps every distinct word it meets: 5 bytes per byte of random words, measured. So an engine that
+    is told its memory opens itself anew once the process has outgrown it. A document on which it may differ from the
+    reference, see `codepoints`, is the reference's.
 
     Args:
         text: a ``tokenizer.json``.
         reference: encodes the documents that the engine cannot be trusted with.
         memory: what the process may use, in bytes; None: no bound.
+        threads: how many will encode at the same time.
 
     Raises:
         EncodeError: the engine does not know this kind of tokenizer.
@@ -64,10 +68,14 @@ class Gigatoken:
 
     name = "gigatoken"
 
-    def __init__(self, text: str, reference: Encoder, memory: int | None = None) -> None:
+    def __init__(self, text: str, reference: Encoder, memory: int | None = None, threads: int = 1) -> None:
         self.version = version("gigatoken")
         self._text, self._memory = text, memory
         self._reference, self._unsettled = reference, Unsettled(text)
+        self._renew_bytes = RENEW_BYTES * threads
+        self._renewing = threading.Lock()
+        # gigatoken has a cache for each thread of its pool; a thread that finds none free waits busily for one.
+        os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
         self._open()
 
     def _open(self) -> None:
@@ -79,12 +87,17 @@ class Gigatoken:
         except (ValueError, RuntimeError, NotImplementedError) as error:
             raise EncodeError(f"gigatoken cannot open this tokenizer: {error}") from error
         self._encoded_bytes = 0
+        # gigatoken's SentencePiece backend has no cache to share, and encodes a batch on the calling thread if told so.
+        # Its byte-level backend would let one thread at a time do that.
+        self._parallel = not hasattr(self._tokenizer, "encode_no_normalize")
 
     def _stay_small(self, num_bytes: int) -> None:
-        """Not more often than every 256 MiB of text: opening takes 0.1 to 0.7 s, a tenth of that work."""
-        self._encoded_bytes += num_bytes
-        if self._memory is not None and self._encoded_bytes > RENEW_BYTES and resident_bytes() > 0.7 * self._memory:
-            self._open()
+        """Not more often than every 256 MiB of text a thread: opening takes 0.1 to 0.7 s, a tenth of that work."""
+        with self._renewing:
+            self._encoded_bytes += num_bytes
+            due = self._memory is not None and self._encoded_bytes > self._renew_bytes
+            if due and resident_bytes() > 0.7 * (self._memory or 0):
+                self._open()
 
     def encode(self, batch: TextBatch) -> TokenBatch:
         if not len(batch):
@@ -97,22 +110,41 @@ class Gigatoken:
         return tokens.replace(unsettled, self._reference.encode(batch.select(unsettled))) if unsettled.any() else tokens
 
     def _encode_batch(self, batch: TextBatch) -> TokenBatch:
+        """Slice by slice: what is below 2 MiB gigatoken encodes on the calling thread, with a cache of its own.
+
+        A larger document it cuts at places where that makes no difference, for all threads of its pool.
+        """
+        if not self._parallel:
+            return self._encode_slice(self._tokenizer, batch.values, batch.offsets)
+        tokenizer, parts, first = self._tokenizer, [], 0
+        while first < len(batch):
+            fitting = int(np.searchsorted(batch.offsets, batch.offsets[first] + SLICE_BYTES, side="right")) - 1
+            last = max(first + 1, fitting)
+            parts.append(self._encode_slice(tokenizer, batch.values, batch.offsets[first : last + 1]))
+            first = last
+        if len(parts) == 1:
+            return parts[0]
+        offsets = np.zeros(len(batch) + 1, np.int64)
+        np.cumsum(np.concatenate([part.lengths for part in parts]), out=offsets[1:])
+        return TokenBatch(np.concatenate([part.ids for part in parts]), offsets)
+
+    def _encode_slice(self, tokenizer: Any, values: Bytes, offsets: Offsets) -> TokenBatch:
         import awkward as ak
 
-        # Buffers to awkward without a copy; ak.from_arrow copies. notes: 8 MiB batches, parallel=False.
+        # Buffers to awkward without a copy; ak.from_arrow copies.
         texts = ak.contents.ListOffsetArray(
-            ak.index.Index64(batch.offsets),
-            ak.contents.NumpyArray(batch.values, parameters={"__array__": "char"}),
+            ak.index.Index64(offsets),
+            ak.contents.NumpyArray(values, parameters={"__array__": "char"}),
             parameters={"__array__": "string"},
         )
         with _panics_explained(f"gigatoken {self.version} failed on a batch; use --set runtime.engine=reference"):
-            layout = self._tokenizer.encode_batch(ak.Array(texts), parallel=False).layout
-        ids, offsets = np.asarray(layout.content.data), np.asarray(layout.offsets.data)
-        if ids.dtype != np.uint32 or len(offsets) != len(batch) + 1:
+            layout = tokenizer.encode_batch(ak.Array(texts), parallel=self._parallel).layout
+        ids, found = np.asarray(layout.content.data), np.asarray(layout.offsets.data)
+        if ids.dtype != np.uint32 or len(found) != len(offsets):
             raise EncodeError(
-                f"gigatoken {self.version} returned {ids.dtype}[{len(offsets) - 1}]; use --set runtime.engine=reference"
+                f"gigatoken {self.version} returned {ids.dtype}[{len(found) - 1}]; use --set runtime.engine=reference"
             )
-        return TokenBatch(ids, offsets.astype(np.int64, copy=False))
+        return TokenBatch(ids, found.astype(np.int64, copy=False))
 
     def _encode_few(self, batch: TextBatch) -> TokenBatch:
         """Document by document: a file of its own each, as source code has them, costs 0.06 ms so, 0.6 ms as a batch.
@@ -220,14 +252,20 @@ def open_reference(definition: Definition, special_text: SpecialText) -> Encoder
 
 
 def open_engine(
-    definition: Definition, special_text: SpecialText, engine: str, reference: Encoder, memory: int | None = None
+    definition: Definition,
+    special_text: SpecialText,
+    engine: str,
+    reference: Encoder,
+    memory: int | None = None,
+    threads: int = 1,
 ) -> Encoder:
-    """The encoder to work with.
+    """The encoder to work with, for all threads.
 
     Args:
         engine: ``gigatoken``, ``reference``, or ``auto``: gigatoken unless it does not know this kind of tokenizer.
         reference: of the same definition.
         memory: what the process may use, in bytes.
+        threads: how many will encode at the same time.
 
     Raises:
         EncodeError: gigatoken was asked for by name and cannot.
@@ -235,7 +273,7 @@ def open_engine(
     if engine == "reference":
         return reference
     try:
-        return Gigatoken(definition.text(special_text), reference, memory)
+        return Gigatoken(definition.text(special_text), reference, memory, threads)
     except (EncodeError, SpecError) as error:
         if engine == "gigatoken":
             raise
@@ -243,36 +281,14 @@ def open_engine(
         return reference
 
 
+SLICE_BYTES = (2 << 20) - 1
+"""What gigatoken 0.10.0 encodes in one piece, on the calling thread; more it spreads over its pool."""
+
 SMALL_BYTES = 64 << 10
 """Below this a few documents are encoded one by one."""
 
 RENEW_BYTES = 256 << 20
-"""Text between two openings of an engine at the least."""
-
-
-class Bench:
-    """What a process keeps between units: a tokenizer, its reference, and an engine for each unit in work.
-
-    The references are thread-safe; an engine is lent to one thread at a time.
-    """
-
-    def __init__(self, definition: Definition, special_text: SpecialText, engine: str, memory: int) -> None:
-        self.definition = definition
-        self.reference = open_reference(definition, special_text)
-        self._special_text, self._engine, self._memory = special_text, engine, memory
-        self._idle: list[Encoder] = []
-
-    @contextmanager
-    def engine(self) -> Iterator[Encoder]:
-        """Borrow an engine for the length of a block; opened when all others are lent."""
-        try:
-            engine = self._idle.pop()
-        except IndexError:
-            engine = open_engine(self.definition, self._special_text, self._engine, self.reference, self._memory)
-        try:
-            yield engine
-        finally:
-            self._idle.append(engine)
+"""Text that each thread encodes between two openings of an engine at the least."""
 
 
 def resident_bytes() -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from dataprep.codepoints import LETTERS, MARKS, NORMALIZED, SYMBOLS, parse
 from dataprep.definitions import define
-from dataprep.encoders import Bench, Gigatoken, Tokenizers, open_engine, open_reference
+from dataprep.encoders import Gigatoken, Tokenizers, open_engine, open_reference
 from dataprep.errors import EncodeError, SpecError
 from dataprep.parity import NASTY, gate, strings
 
@@ -358,12 +359,28 @@ def test_reference_engine_is_the_reference(trained):
     assert _open(definition, engine="reference").name == open_reference(definition, "encode").name != "gigatoken"
 
 
-def test_a_bench_lends_an_engine_to_one_at_a_time(bpe):
-    bench = Bench(define(bpe.type, bpe.path), "encode", "auto", 1 << 30)
-    with bench.engine() as one, bench.engine() as two:
-        assert one is not two
-    with bench.engine() as again:
-        assert again in (one, two)
+def test_threads_share_an_engine(trained, written_text):
+    """Each has a cache of its own in it; opened anew beneath them, it goes on."""
+    definition = define(trained.type, trained.path)
+    reference = open_reference(definition, "encode")
+    engine = Gigatoken(definition.text("encode"), reference, memory=1, threads=4)
+    engine._renew_bytes = 10_000
+    batches = [strings(written_text[i::8] * 5) for i in range(8)]
+    expected = [reference.encode(batch).ids.tolist() for batch in batches]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda i: engine.encode(batches[i % 8]).ids.tolist(), range(64)))
+    assert found == expected * 8
+
+
+def test_batches_and_documents_of_several_slices_equal_the_reference_library(trained, written_text):
+    """Above 2 MiB gigatoken cuts a document; special strings and runs of blanks must not notice."""
+    unit = " ".join(written_text) + "\n\n  <|endoftext|>  </s>\t\u00e9\u65e5" + " " * 50 + "<|end_of_text|>"
+    large = unit * ((5 << 20) // len(unit.encode()))
+    texts = [large, "", "a", *[unit] * 50, large[: len(large) // 2], "b"]
+    definition = define(trained.type, trained.path)
+    reference = open_reference(definition, "encode")
+    engine = open_engine(definition, "encode", "gigatoken", reference, threads=2)
+    _assert_equal(_lists(engine.encode(strings(texts))), _lists(reference.encode(strings(texts))), texts)
 
 
 def test_an_engine_that_opens_itself_anew_gives_the_same_ids(bpe, monkeypatch):

@@ -2,7 +2,7 @@
 
     TextBatch -> engine -> uint32 ids -> audit -> empty and special documents out -> BOS, EOD, narrow -> shard
 
-One unit is worked by one thread with an encoder of its own. The shard's bytes are a function of recipe
+One unit is worked by one thread. The shard's bytes are a function of recipe
 and unit alone, so that the same unit, done twice at once after a worker was lost, is merely waste.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from dataprep import parity, readers
 from dataprep.definitions import load
-from dataprep.encoders import Bench
+from dataprep.encoders import open_engine, open_reference
 from dataprep.indexed import IndexedWriter, bin_path, idx_path
 from dataprep.layout import Layout
 from dataprep.manifest import Counts, PairFiles, SliceRows, UnitManifest
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dataprep.batches import Reject, TextBatch, TokenBatch
+    from dataprep.definitions import Definition
     from dataprep.encoders import Encoder
     from dataprep.manifest import Unit
 
@@ -109,11 +110,10 @@ def run(job: Job, unit: Unit, report: Report) -> None:
     bench = _bench(job, recipe)
     prefix = job.layout.shard(unit.key)
     with (
-        bench.engine() as engine,
         IndexedWriter(prefix, recipe.dtype, durable=False) as writer,
         AtomicFile(job.layout.unit_rejects(unit.key), durable=False) as rejects,
     ):
-        work = _Work(job, bench, engine, writer, rejects, unit.limit)
+        work = _Work(job, bench, writer, rejects, unit.limit)
         rows = []
         for work.part, part in enumerate(unit.slices):
             file = recipe.files[part.file]
@@ -151,7 +151,7 @@ def run(job: Job, unit: Unit, report: Report) -> None:
         counts=work.counts,
         slices=tuple(rows),
         files=files,
-        engine=f"{engine.name} {engine.version}",
+        engine=f"{bench.engine.name} {bench.engine.version}",
         wall_seconds=time.monotonic() - start,
         cpu_seconds=time.thread_time() - cpu,
     )
@@ -170,7 +170,16 @@ def load_done(layout: Layout, key: str, digest: str) -> UnitManifest | None:
     return manifest if whole and manifest.recipe_digest == digest and manifest.unit == key else None
 
 
-_benches: dict[tuple[str, str, int], Bench] = {}
+@dataclass(frozen=True)
+class Bench:
+    """What a process keeps between units: a tokenizer, its reference and its engine, for all threads."""
+
+    definition: Definition
+    reference: Encoder
+    engine: Encoder
+
+
+_benches: dict[tuple[str, Runtime], Bench] = {}
 _opening = threading.Lock()
 
 MAX_BENCHES = 4
@@ -179,15 +188,19 @@ MAX_BENCHES = 4
 
 def _bench(job: Job, recipe: Recipe) -> Bench:
     """The process's bench for a recipe, made on first use; the one not used for longest is let go."""
-    key = (job.digest, job.runtime.engine, job.runtime.process_memory)
+    key = (job.digest, job.runtime)
     with _opening:
         if key in _benches:
             _benches[key] = _benches.pop(key)
         else:
             if len(_benches) >= MAX_BENCHES:
                 del _benches[next(iter(_benches))]
-            definition = load(recipe.tokenizer)
-            _benches[key] = Bench(definition, recipe.policy.special_text, *key[1:])
+            definition, special_text = load(recipe.tokenizer), recipe.policy.special_text
+            reference = open_reference(definition, special_text)
+            threads = 1 if job.runtime.processes else job.runtime.workers
+            memory = job.runtime.process_memory
+            engine = open_engine(definition, special_text, job.runtime.engine, reference, memory, threads)
+            _benches[key] = Bench(definition, reference, engine)
         return _benches[key]
 
 
@@ -209,26 +222,24 @@ def gate(job: Job, unit: Unit) -> Gate:
     """
     recipe = job.recipe
     bench = _bench(job, recipe)
-    with bench.engine() as engine:
-        if engine.name == bench.reference.name:
-            return Gate(engine, bench.reference, 0)
-        batches = (
-            batch
-            for part in unit.slices
-            for batch in readers.read(recipe.files[part.file], part, recipe.reader, parity.GATE_BYTES)
-            if len(batch)
-        )
-        return Gate(engine, bench.reference, parity.gate(engine, bench.reference, next(batches, None)))
+    engine, reference = bench.engine, bench.reference
+    if engine.name == reference.name:
+        return Gate(engine, reference, 0)
+    batches = (
+        batch
+        for part in unit.slices
+        for batch in readers.read(recipe.files[part.file], part, recipe.reader, parity.GATE_BYTES)
+        if len(batch)
+    )
+    return Gate(engine, reference, parity.gate(engine, reference, next(batches, None)))
 
 
 class _Work:
     """One unit while it is worked: what has been written and counted so far."""
 
-    def __init__(
-        self, job: Job, bench: Bench, engine: Encoder, writer: IndexedWriter, rejects: AtomicFile, limit: int | None
-    ) -> None:
+    def __init__(self, job: Job, bench: Bench, writer: IndexedWriter, rejects: AtomicFile, limit: int | None) -> None:
         self.recipe, self.runtime, self.definition = job.recipe, job.runtime, bench.definition
-        self.engine, self.reference = engine, bench.reference
+        self.engine, self.reference = bench.engine, bench.reference
         self.writer, self.rejects, self.limit = writer, rejects, limit
         self.part = 0
         self.counts = Counts()
