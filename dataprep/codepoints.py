@@ -83,15 +83,15 @@ class Unsettled:
 
     def _positions(self, chunk: Bytes) -> Offsets:
         """Where in `chunk` such a code point begins; one that it cuts off is the next chunk's."""
-        begins = chunk[:-1] >= min(self._seconds)
-        if np.count_nonzero(begins) * 8 > len(chunk):  # many: a script whose letters begin so; narrow it down
+        positions = np.flatnonzero(chunk[:-1] >= min(self._seconds))
+        if len(positions) * 8 > len(chunk):  # many: a script whose letters begin so; narrow it down
             begins = np.zeros(len(chunk) - 1, np.bool_)
             for lead, seconds in self._seconds.items():
                 leads = chunk[:-1] == lead
                 if len(seconds) <= 4 and leads.any():
                     leads &= np.logical_or.reduce([chunk[1:] == second for second in seconds])
                 begins |= leads
-        positions = np.flatnonzero(begins)
+            positions = np.flatnonzero(begins)
         positions = positions[self._pair[chunk[positions].astype(np.uint16) << 8 | chunk[positions + 1]]]
         members: Offsets = positions[self._member[_decode(chunk, positions)]]
         return members

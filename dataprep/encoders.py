@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from dataprep.batches import Bytes, Offsets
     from dataprep.definitions import Definition, SpecialText
+    from dataprep.specs import TokenizerType
 
 log = logging.getLogger(__name__)
 
@@ -251,6 +252,12 @@ def open_reference(definition: Definition, special_text: SpecialText) -> Encoder
     return reference
 
 
+def reference_of(type_: TokenizerType) -> tuple[str, str]:
+    """Name and version of the library that defines the right answer for a type of tokenizer."""
+    name = SentencePiece.name if type_ == "Llama2Tokenizer" else Tokenizers.name
+    return name, version(name)
+
+
 def open_engine(
     definition: Definition,
     special_text: SpecialText,
@@ -263,7 +270,7 @@ def open_engine(
 
     Args:
         engine: ``gigatoken``, ``reference``, or ``auto``: gigatoken unless it does not know this kind of tokenizer.
-        reference: of the same definition.
+        reference: of the same definition; answers for what the engine cannot be trusted with.
         memory: what the process may use, in bytes.
         threads: how many will encode at the same time.
 
@@ -278,7 +285,7 @@ def open_engine(
         if engine == "gigatoken":
             raise
         log.warning("%s; the reference encodes instead, which is 20 to 30 times slower", error)
-        return reference
+        return open_reference(definition, special_text)
 
 
 SLICE_BYTES = (2 << 20) - 1

@@ -25,6 +25,7 @@ from dataprep.indexed import IndexedWriter, bin_path, idx_path
 from dataprep.layout import Layout
 from dataprep.manifest import Counts, PairFiles, SliceRows, UnitManifest
 from dataprep.policy import choose, finish
+from dataprep.remote import RemoteReference
 from dataprep.sources import check_unchanged
 from dataprep.specs import Recipe, Runtime
 from dataprep.storage import AtomicFile, write_json
@@ -196,12 +197,20 @@ def _bench(job: Job, recipe: Recipe) -> Bench:
             if len(_benches) >= MAX_BENCHES:
                 del _benches[next(iter(_benches))]
             definition, special_text = load(recipe.tokenizer), recipe.policy.special_text
-            reference = open_reference(definition, special_text)
+            own = job.runtime.engine == "reference"
+            reference = (
+                open_reference(definition, special_text) if own else RemoteReference(recipe.tokenizer, special_text)
+            )
             threads = 1 if job.runtime.processes else job.runtime.workers
             memory = job.runtime.process_memory
             engine = open_engine(definition, special_text, job.runtime.engine, reference, memory, threads)
             _benches[key] = Bench(definition, reference, engine)
         return _benches[key]
+
+
+def open_encoders(job: Job) -> None:
+    """Open what `gate` and `run` will need in this process."""
+    _bench(job, job.recipe)
 
 
 @dataclass(frozen=True)
@@ -297,7 +306,7 @@ class _Work:
         sample, rows = batch.select(keep), batch.row_numbers()[keep]
         parity.compare(
             tokens.select(keep),
-            sample,
+            self.reference.encode(sample),
             self.engine,
             self.reference,
             lambda i: (
