@@ -169,7 +169,7 @@ def _build(request: Request, watcher: Watcher) -> Result:
     if not units:
         raise SourceError(f"the corpus {recipe.corpus} holds no records; nothing was published")
     job = _job(request)
-    tokenize.open_encoders(job)  # the reference goes on opening in a process of its own while the workers start
+    tokenize.open_encoders(job)  # the reference goes on opening in a process of its own
     done = _done(request, units)
     total, num_todo = sum(unit.num_bytes for unit in units), len(units) - len(done)
     watcher.stage("tokenize", total, sum(unit.num_bytes for unit in units if unit.key in done))
@@ -302,15 +302,18 @@ def _limited(
 
 
 def _is_whole(request: Request, unit: Unit) -> bool:
-    """Whether an earlier run finished this unit and its shard is still, byte for byte, what it wrote.
+    """Whether an earlier run finished this unit with the same engine, and its shard is still what it wrote.
 
+    A run that the audit stopped is done again with the reference: what the wrong engine made is not to go into it.
     Shards are not synced to disk one by one, so after a power failure a manifest may stand beside a hollow shard.
     """
     manifest = tokenize.load_done(request.layout, unit.key, request.digest)
     shard = request.layout.shard(unit.key)
-    if manifest is not None and (checksum(bin_path(shard)), checksum(idx_path(shard))) == (
-        manifest.files.bin_checksum,
-        manifest.files.idx_checksum,
+    if (
+        manifest is not None
+        and manifest.engine == tokenize.open_encoders(_job(request))
+        and checksum(bin_path(shard)) == manifest.files.bin_checksum
+        and checksum(idx_path(shard)) == manifest.files.idx_checksum
     ):
         return True
     with explain(shard, "clear"):

@@ -365,7 +365,7 @@ def test_threads_share_an_engine(trained, written_text):
     reference = open_reference(definition, "encode")
     engine = Gigatoken(definition.text("encode"), reference, memory=1, threads=4)
     engine._renew_bytes = 10_000
-    batches = [strings(written_text[i::8] * 5) for i in range(8)]
+    batches = [strings(written_text[i::8] * 5) for i in range(6)] + [strings(["a few"]), strings(["words", "", "b"])]
     expected = [reference.encode(batch).ids.tolist() for batch in batches]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda i: engine.encode(batches[i % 8]).ids.tolist(), range(64)))

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +26,6 @@ from dataprep.stages import tokenize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from dataprep.batches import TextBatch
 
@@ -202,6 +202,20 @@ def test_audit_is_on_by_default_and_begins_with_the_first_document_of_every_unit
             [str(a), str(b)], str(bpe.path), tmp_path / "out", settings=[f"runtime.unit_bytes={a.stat().st_size}"]
         )
     assert not list((tmp_path / "out").rglob("manifest.json"))
+
+
+def test_what_a_wrong_engine_made_before_the_audit_found_it_is_not_used_again(bpe, make_wrong, write_texts, tmp_path):
+    """As the message says: the same run with the reference. Units that passed the audit by luck must not go into it."""
+    a = write_texts([*[FILLER] * 100, f"{MARKER} {FILLER}"], "a.jsonl")
+    b = write_texts([f"{MARKER} {FILLER}", FILLER], "b.jsonl")
+    corpus, settings = [str(a), str(b)], [f"runtime.unit_bytes={a.stat().st_size}", "runtime.workers=1"]
+    make_wrong(lambda text: MARKER in text)
+    with pytest.raises(EncodeError, match=r"^b\.jsonl, record 1 of unit 000001-"):
+        dataprep.run(corpus, str(bpe.path), tmp_path / "out", settings=settings)
+    reference = [*settings, "runtime.engine=reference"]
+    result = dataprep.run(corpus, str(bpe.path), tmp_path / "out", settings=reference)
+    right = dataprep.run(corpus, str(bpe.path), tmp_path / "right", settings=reference)
+    assert Path(f"{result.prefix}.bin").read_bytes() == Path(f"{right.prefix}.bin").read_bytes()
 
 
 def test_audit_works_for_every_type(trained, make_wrong, write_texts, tmp_path):

@@ -152,7 +152,7 @@ def run(job: Job, unit: Unit, report: Report) -> None:
         counts=work.counts,
         slices=tuple(rows),
         files=files,
-        engine=f"{bench.engine.name} {bench.engine.version}",
+        engine=bench.maker,
         wall_seconds=time.monotonic() - start,
         cpu_seconds=time.thread_time() - cpu,
     )
@@ -178,6 +178,11 @@ class Bench:
     definition: Definition
     reference: Encoder
     engine: Encoder
+
+    @property
+    def maker(self) -> str:
+        """Who makes the shards, as their manifests say it."""
+        return f"{self.engine.name} {self.engine.version}"
 
 
 _benches: dict[tuple[str, Runtime], Bench] = {}
@@ -208,9 +213,9 @@ def _bench(job: Job, recipe: Recipe) -> Bench:
         return _benches[key]
 
 
-def open_encoders(job: Job) -> None:
-    """Open what `gate` and `run` will need in this process."""
-    _bench(job, job.recipe)
+def open_encoders(job: Job) -> str:
+    """Open what `gate` and `run` will need in this process; returns name and version of the engine."""
+    return _bench(job, job.recipe).maker
 
 
 @dataclass(frozen=True)
