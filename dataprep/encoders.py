@@ -93,7 +93,7 @@ class Gigatoken:
         self._parallel = not hasattr(self._tokenizer, "encode_no_normalize")
 
     def _stay_small(self, num_bytes: int) -> None:
-        """Not more often than every 256 MiB of text a thread: opening takes 0.1 to 0.7 s, a tenth of that work."""
+        """Not more often than `RENEW_BYTES` say: an empty cache costs each thread 0.7 s, opening 0.1 to 0.7 s."""
         with self._renewing:
             self._encoded_bytes += num_bytes
             due = self._memory is not None and self._encoded_bytes > self._renew_bytes
@@ -302,7 +302,7 @@ SLICE_BYTES = (2 << 20) - 1
 SMALL_BYTES = 64 << 10
 """Below this a few documents are encoded one by one."""
 
-RENEW_BYTES = 256 << 20
+RENEW_BYTES = 144 << 20
 """Text that each thread encodes between two openings of an engine at the least."""
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet
 
 from dataprep.batches import Reject, TextBatch
 from dataprep.errors import SourceError
@@ -16,6 +15,8 @@ from dataprep.readers.columns import Values, first_line, text_column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import pyarrow.parquet as pq
 
     from dataprep.specs import ReaderSpec, SourceFile
 
@@ -50,10 +51,12 @@ def read(file: SourceFile, part: Slice, reader: ReaderSpec, batch_bytes: int) ->
 
 
 @contextmanager
-def _open(file: SourceFile, reader: ReaderSpec) -> Iterator[tuple[pa.parquet.ParquetFile, int]]:
+def _open(file: SourceFile, reader: ReaderSpec) -> Iterator[tuple[pq.ParquetFile, int]]:
     """The open file and the index of the text column among its leaf columns."""
+    import pyarrow.parquet as pq  # 20 ms, for those who read Parquet
+
     try:
-        opened = pa.parquet.ParquetFile(
+        opened = pq.ParquetFile(
             file.path,
             page_checksum_verification=True,
             memory_map=False,
@@ -74,9 +77,7 @@ def _num_leaves(type_: pa.DataType) -> int:
     return sum(_num_leaves(type_.field(i).type) for i in range(type_.num_fields))
 
 
-def _read_group(
-    opened: pa.parquet.ParquetFile, values: Values, where: tuple[int, int], first_row: int
-) -> Iterator[TextBatch]:
+def _read_group(opened: pq.ParquetFile, values: Values, where: tuple[int, int], first_row: int) -> Iterator[TextBatch]:
     """One row group; a corrupt one ends in a batch that takes the others back."""
     group, column = where
     chunk = opened.metadata.row_group(group).column(column)
@@ -107,7 +108,7 @@ def _is_about_content(error: BaseException) -> bool:
 
 
 def _group_batches(
-    opened: pa.parquet.ParquetFile, values: Values, where: tuple[int, int], first_row: int
+    opened: pq.ParquetFile, values: Values, where: tuple[int, int], first_row: int
 ) -> Iterator[TextBatch]:
     group, column = where
     name, metadata = values.reader.text, opened.metadata.row_group(group)
@@ -119,7 +120,7 @@ def _group_batches(
         row += len(piece)
 
 
-def _rows_per_batch(chunk: pa.parquet.ColumnChunkMetaData, num_rows: int, batch_bytes: int) -> int:
+def _rows_per_batch(chunk: pq.ColumnChunkMetaData, num_rows: int, batch_bytes: int) -> int:
     rows = num_rows * batch_bytes // max(1, chunk.total_uncompressed_size)
     # Of a dictionary-encoded column the size says nothing: a value counts once, however often it occurs.
     most = batch_bytes // (1024 if chunk.has_dictionary_page else 64)
