@@ -134,7 +134,11 @@ class Cluster:
             {
                 # The nanny sets MALLOC_TRIM_THRESHOLD_, which turns glibc's dynamic mmap threshold off: that costs
                 # 20 to 30 % of throughput.
-                "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 1, "MALLOC_TRIM_THRESHOLD_": None},
+                "distributed.nanny.pre-spawn-environ": {
+                    "OMP_NUM_THREADS": 1,
+                    "RAYON_NUM_THREADS": 1,
+                    "MALLOC_TRIM_THRESHOLD_": None,
+                },
                 # No task data lives in Dask: nothing to spill, and a paused worker would wait for ever.
                 "distributed.worker.memory.target": False,
                 "distributed.worker.memory.spill": False,

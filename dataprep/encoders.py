@@ -15,6 +15,7 @@ import logging
 import os
 import threading
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from dataprep.batches import Bytes, Offsets
     from dataprep.definitions import Definition, SpecialText
-    from dataprep.specs import TokenizerType
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +75,10 @@ class Gigatoken:
         self._reference, self._unsettled = reference, Unsettled(text)
         self._renew_bytes = RENEW_BYTES * threads
         self._renewing = threading.Lock()
-        # gigatoken has a cache for each thread of its pool; a thread that finds none free waits busily for one.
-        os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
+        # gigatoken has a cache for each thread of its pool; how large that is, is settled when it is first used in the
+        # process, for later runs with more threads too. A thread that found no cache free would wait busily.
+        os.environ.setdefault("RAYON_NUM_THREADS", str(max(threads, len(os.sched_getaffinity(0)))))
+        self._free = _free_caches()
         self._open()
 
     def _open(self) -> None:
@@ -88,9 +90,9 @@ class Gigatoken:
         except (ValueError, RuntimeError, NotImplementedError) as error:
             raise EncodeError(f"gigatoken cannot open this tokenizer: {error}") from error
         self._encoded_bytes = 0
-        # gigatoken's SentencePiece backend has no cache to share, and encodes a batch on the calling thread if told so.
-        # Its byte-level backend would let one thread at a time do that.
-        self._parallel = not hasattr(self._tokenizer, "encode_no_normalize")
+        # gigatoken's SentencePiece backend asks no classes of Unicode, keeps no cache, and encodes a batch on the
+        # calling thread if told so; its byte-level backend would let one thread at a time do that.
+        self._byte_level = not hasattr(self._tokenizer, "encode_no_normalize")
 
     def _stay_small(self, num_bytes: int) -> None:
         """Not more often than `RENEW_BYTES` say: an empty cache costs each thread 0.7 s, opening 0.1 to 0.7 s."""
@@ -106,6 +108,8 @@ class Gigatoken:
         self._stay_small(batch.num_text_bytes)
         few = batch.num_text_bytes < SMALL_BYTES and len(batch) <= 4
         tokens = self._encode_few(batch) if few else self._encode_batch(batch)
+        if not self._byte_level:
+            return tokens
         unsettled = np.zeros(len(batch), np.bool_)
         unsettled[self._unsettled.documents(batch)] = True
         return tokens.replace(unsettled, self._reference.encode(batch.select(unsettled))) if unsettled.any() else tokens
@@ -115,7 +119,7 @@ class Gigatoken:
 
         A larger document it cuts at places where that makes no difference, for all threads of its pool.
         """
-        if not self._parallel:
+        if not self._byte_level:
             return self._encode_slice(self._tokenizer, batch.values, batch.offsets)
         tokenizer, parts, first = self._tokenizer, [], 0
         while first < len(batch):
@@ -138,8 +142,9 @@ class Gigatoken:
             ak.contents.NumpyArray(values, parameters={"__array__": "char"}),
             parameters={"__array__": "string"},
         )
-        with _panics_explained(f"gigatoken {self.version} failed on a batch; use --set runtime.engine=reference"):
-            layout = tokenizer.encode_batch(ak.Array(texts), parallel=self._parallel).layout
+        explained = _panics_explained(f"gigatoken {self.version} failed on a batch; use --set runtime.engine=reference")
+        with self._free, explained:
+            layout = tokenizer.encode_batch(ak.Array(texts), parallel=self._byte_level).layout
         ids, found = np.asarray(layout.content.data), np.asarray(layout.offsets.data)
         if ids.dtype != np.uint32 or len(found) != len(offsets):
             raise EncodeError(
@@ -165,6 +170,11 @@ class Gigatoken:
         offsets = np.zeros(len(parts) + 1, np.int64)
         np.cumsum([len(ids) for ids in parts], out=offsets[1:])
         return TokenBatch(np.concatenate(parts), offsets)
+
+
+@lru_cache(maxsize=1)
+def _free_caches() -> threading.BoundedSemaphore:
+    return threading.BoundedSemaphore(int(os.environ["RAYON_NUM_THREADS"]))
 
 
 @contextmanager
@@ -260,12 +270,6 @@ def open_reference(definition: Definition, special_text: SpecialText) -> Encoder
     return reference
 
 
-def reference_of(type_: TokenizerType) -> tuple[str, str]:
-    """Name and version of the library that defines the right answer for a type of tokenizer."""
-    name = SentencePiece.name if type_ == "Llama2Tokenizer" else Tokenizers.name
-    return name, version(name)
-
-
 def open_engine(
     definition: Definition,
     special_text: SpecialText,
@@ -293,7 +297,7 @@ def open_engine(
         if engine == "gigatoken":
             raise
         log.warning("%s; the reference encodes instead, which is 20 to 30 times slower", error)
-        return open_reference(definition, special_text)
+        return reference
 
 
 SLICE_BYTES = (2 << 20) - 1

@@ -1,7 +1,7 @@
 """One run from request to published dataset: plan, skip what is done, map, collect, prove, publish.
 
     plan       `planning`: what is to be made, of what, and cut how
-    gate       the engine is held to the reference before any unit, once the workers are there
+    gate       the engine is held to the reference before any unit
     map        tokenize.run over the units that are not done; shards are merged in plan order meanwhile
     prove      verify reads back every byte of the merged pair
     publish    manifest, rename, symlink
@@ -169,14 +169,13 @@ def _build(request: Request, watcher: Watcher) -> Result:
     if not units:
         raise SourceError(f"the corpus {recipe.corpus} holds no records; nothing was published")
     job = _job(request)
-    tokenize.open_encoders(job)  # the reference goes on opening in a process of its own
+    gate = tokenize.gate(job, units[0])
+    _event(layout, "start", units=len(units), engine=gate.engine.name)
     done = _done(request, units)
     total, num_todo = sum(unit.num_bytes for unit in units), len(units) - len(done)
     watcher.stage("tokenize", total, sum(unit.num_bytes for unit in units if unit.key in done))
     with merge.Merger(layout, recipe) as merger, _Hashing(recipe.files) as hashing:
         with Cluster(min(request.runtime.workers, max(1, num_todo)), request.runtime.processes, watcher) as cluster:
-            gate = tokenize.gate(job, units[0])
-            _event(layout, "start", units=len(units), engine=gate.engine.name)
             for unit in _in_order(request, units, done, merger, cluster, watcher):
                 _collect(request, merger, unit)
                 if merger.counts.num_records >= EARLY_RECORDS:
@@ -302,16 +301,15 @@ def _limited(
 
 
 def _is_whole(request: Request, unit: Unit) -> bool:
-    """Whether an earlier run finished this unit with the same engine, and its shard is still what it wrote.
+    """Whether an earlier run finished this unit, `tokenize.may_use` it, and its shard is still what it wrote.
 
-    A run that the audit stopped is done again with the reference: what the wrong engine made is not to go into it.
     Shards are not synced to disk one by one, so after a power failure a manifest may stand beside a hollow shard.
     """
     manifest = tokenize.load_done(request.layout, unit.key, request.digest)
     shard = request.layout.shard(unit.key)
     if (
         manifest is not None
-        and manifest.engine == tokenize.open_encoders(_job(request))
+        and tokenize.may_use(_job(request), manifest.engine)
         and checksum(bin_path(shard)) == manifest.files.bin_checksum
         and checksum(idx_path(shard)) == manifest.files.idx_checksum
     ):

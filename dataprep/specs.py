@@ -308,9 +308,9 @@ class Runtime(Model):
 
     Attributes:
         processes: give each worker a process of its own instead of a thread.
-        workers: units worked on at the same time, one encoder each.
+        workers: units worked on at the same time.
         memory: what the run aims to stay within: batches and the engine's cache are cut to it. A single document takes
-            what it takes (about eight times its size), and so does a tokenizer for every worker. None: 400 MiB for a
+            what it takes (about eight times its size), and so does a tokenizer for every process. None: 400 MiB for a
             process and 176 MiB for each of its workers. More is faster on large corpora: the cache lives longer.
         engine: ``auto`` = the fast one where it supports the tokenizer.
         unit_bytes: source per unit: what is redone after a crash, and the grain of parallelism. None: a sixteenth

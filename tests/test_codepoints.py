@@ -28,7 +28,18 @@ BEFORE, BLANKS = r"[^\r\n\p{L}\p{N}]?", r"\s*[\r\n]+|\s+(?!\S)|\s+"
 OTHERS = r" ?[^\s\p{L}\p{N}]+"
 SCHEMES = {
     "gpt2": ([], False),
-    "cl100k": ([rf"{CONTRACTIONS}|{BEFORE}\p{{L}}+|\p{{N}}{{1,3}}|{OTHERS}[\r\n]*|{BLANKS}"], False),
+    "olmo3": ([rf"{CONTRACTIONS}|{BEFORE}\p{{L}}+|\p{{N}}{{1,3}}|{OTHERS}[\r\n]*|{BLANKS}"], False),
+    "cl100k": (
+        [rf"{CONTRACTIONS}|{BEFORE}\p{{L}}+|\p{{N}}{{1,3}}|{OTHERS}[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"],
+        False,
+    ),
+    "cl100k, possessive": (
+        [
+            r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
+            r"|\s+(?!\S)|\s+"
+        ],
+        False,
+    ),
     "qwen2": ([rf"{CONTRACTIONS}|{BEFORE}\p{{L}}+|\p{{N}}|{OTHERS}[\r\n]*|{BLANKS}"], True),
     "qwen3.5": (
         [rf"{CONTRACTIONS}|{BEFORE}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{BLANKS}"],
@@ -150,7 +161,6 @@ def test_what_normalization_composes_differs_only_on_the_tables(byte_json):
 KINDS = {
     "letters": ("", LETTERS),
     "marks": (r'"Regex":"\\p{M}"', f"{LETTERS} {MARKS}"),
-    "whole words": ('"single_word": true', f"{LETTERS} {MARKS}"),
     "symbols": (r'"Regex":"[\\p{P}\\p{S}]"', f"{LETTERS} {SYMBOLS}"),
     "normalized": ('"normalizer":{"type":"NFC"}', f"{LETTERS} {NORMALIZED}"),
 }

@@ -236,6 +236,18 @@ def test_real_tokenizers_equal_the_reference_library_on_every_document_of_the_co
     assert count == NUM_DOCUMENTS
 
 
+@pytest.mark.slow
+def test_large_documents_are_cut_where_it_makes_no_difference(real, assets):
+    """The corpus again, joined to documents of 4 to 5 MB: gigatoken cuts them, unless it is told to work alone."""
+    engine = _open(define(real.type, real.path))
+    for texts in _blocks(assets / "corpora" / "docs-68mb.jsonl.zst", 5 << 20):
+        large = strings(["<|endoftext|>".join(texts), " ".join(texts)])
+        cut = _lists(engine.encode(large))
+        engine._byte_level = False  # one piece
+        _assert_equal(cut, _lists(engine.encode(large)), ["joined", "joined by blanks"])
+        engine._byte_level = True
+
+
 def test_a_batch_that_starts_inside_its_buffer_is_encoded_from_there(trained):
     """`TextBatch.offsets[0]` may be > 0: Arrow slices are passed on without a copy."""
     batch = strings(["skipped", "one two", "", "three  "])

@@ -25,7 +25,6 @@ from dataprep.indexed import IndexedWriter, bin_path, idx_path
 from dataprep.layout import Layout
 from dataprep.manifest import Counts, PairFiles, SliceRows, UnitManifest
 from dataprep.policy import choose, finish
-from dataprep.remote import RemoteReference
 from dataprep.sources import check_unchanged
 from dataprep.specs import Recipe, Runtime
 from dataprep.storage import AtomicFile, write_json
@@ -152,7 +151,7 @@ def run(job: Job, unit: Unit, report: Report) -> None:
         counts=work.counts,
         slices=tuple(rows),
         files=files,
-        engine=bench.maker,
+        engine=_label(bench.engine),
         wall_seconds=time.monotonic() - start,
         cpu_seconds=time.thread_time() - cpu,
     )
@@ -179,13 +178,8 @@ class Bench:
     reference: Encoder
     engine: Encoder
 
-    @property
-    def maker(self) -> str:
-        """Who makes the shards, as their manifests say it."""
-        return f"{self.engine.name} {self.engine.version}"
 
-
-_benches: dict[tuple[str, Runtime], Bench] = {}
+_benches: dict[tuple[str, str, int], Bench] = {}
 _opening = threading.Lock()
 
 MAX_BENCHES = 4
@@ -194,7 +188,7 @@ MAX_BENCHES = 4
 
 def _bench(job: Job, recipe: Recipe) -> Bench:
     """The process's bench for a recipe, made on first use; the one not used for longest is let go."""
-    key = (job.digest, job.runtime)
+    key = (job.digest, job.runtime.engine, job.runtime.process_memory)
     with _opening:
         if key in _benches:
             _benches[key] = _benches.pop(key)
@@ -202,10 +196,7 @@ def _bench(job: Job, recipe: Recipe) -> Bench:
             if len(_benches) >= MAX_BENCHES:
                 del _benches[next(iter(_benches))]
             definition, special_text = load(recipe.tokenizer), recipe.policy.special_text
-            own = job.runtime.engine == "reference"
-            reference = (
-                open_reference(definition, special_text) if own else RemoteReference(recipe.tokenizer, special_text)
-            )
+            reference = open_reference(definition, special_text)
             threads = 1 if job.runtime.processes else job.runtime.workers
             memory = job.runtime.process_memory
             engine = open_engine(definition, special_text, job.runtime.engine, reference, memory, threads)
@@ -213,9 +204,18 @@ def _bench(job: Job, recipe: Recipe) -> Bench:
         return _benches[key]
 
 
-def open_encoders(job: Job) -> str:
-    """Open what `gate` and `run` will need in this process; returns name and version of the engine."""
-    return _bench(job, job.recipe).maker
+def may_use(job: Job, made_by: str) -> bool:
+    """Whether a run may go on with a shard that this engine made, by what its manifest says.
+
+    It may if it would use the same one, or the reference made it. When the audit has stopped a run, it is done again
+    with the reference, and nothing that the wrong engine made goes into it.
+    """
+    bench = _bench(job, job.recipe)
+    return made_by in (_label(bench.engine), _label(bench.reference))
+
+
+def _label(encoder: Encoder) -> str:
+    return f"{encoder.name} {encoder.version}"
 
 
 @dataclass(frozen=True)
