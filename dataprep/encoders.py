@@ -74,7 +74,7 @@ class Gigatoken:
         self._text, self._memory = text, memory
         self._reference, self._unsettled = reference, Unsettled(text)
         self._renew_bytes = RENEW_BYTES * threads
-        self._renewing = threading.Lock()
+        self._changed, self._num_users = threading.Condition(), 0
         # gigatoken has a cache for each thread of its pool; how large that is, is settled when it is first used in the
         # process, for later runs with more threads too. A thread that found no cache free would wait busily.
         os.environ.setdefault("RAYON_NUM_THREADS", str(max(threads, len(os.sched_getaffinity(0)))))
@@ -94,43 +94,57 @@ class Gigatoken:
         # calling thread if told so; its byte-level backend would let one thread at a time do that.
         self._byte_level = not hasattr(self._tokenizer, "encode_no_normalize")
 
-    def _lend(self, num_bytes: int) -> Any:
-        """The tokenizer for so much text; opened anew before that, if the process has outgrown its memory.
+    @contextmanager
+    def _in_use(self, num_bytes: int) -> Iterator[None]:
+        """Keep the tokenizer for so much text; opened anew before, if the process has outgrown its memory.
 
-        Not more often than `RENEW_BYTES` say: an empty cache costs each thread 0.7 s, opening 0.1 to 0.7 s.
+        Not more often than `RENEW_BYTES` say: an empty cache costs each thread 0.7 s, opening 0.1 to 0.7 s. Nobody may
+        use the old one then, so that it is freed before the new one asks for memory.
         """
-        with self._renewing:
+        with self._changed:
             self._encoded_bytes += num_bytes
-            due = self._memory is not None and self._encoded_bytes > self._renew_bytes
-            if due and resident_bytes() > 0.7 * (self._memory or 0):
-                self._tokenizer = None  # first, so that the next one finds its memory free
+            while self._outgrown() and self._num_users:
+                self._changed.wait()
+            if self._outgrown():
+                self._tokenizer = None
                 self._open()
-            return self._tokenizer
+            self._num_users += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._num_users -= 1
+                self._changed.notify_all()
+
+    def _outgrown(self) -> bool:
+        if self._memory is None or self._encoded_bytes <= self._renew_bytes:
+            return False
+        return resident_bytes() > 0.7 * self._memory
 
     def encode(self, batch: TextBatch) -> TokenBatch:
         if not len(batch):
             return TokenBatch(np.empty(0, np.uint32), np.zeros(1, np.int64))
-        tokenizer = self._lend(batch.num_text_bytes)
         few = batch.num_text_bytes < SMALL_BYTES and len(batch) <= 4
-        tokens = self._encode_few(tokenizer, batch) if few else self._encode_batch(tokenizer, batch)
+        with self._in_use(batch.num_text_bytes):
+            tokens = self._encode_few(batch) if few else self._encode_batch(batch)
         if not self._byte_level:
             return tokens
         unsettled = np.zeros(len(batch), np.bool_)
         unsettled[self._unsettled.documents(batch)] = True
         return tokens.replace(unsettled, self._reference.encode(batch.select(unsettled))) if unsettled.any() else tokens
 
-    def _encode_batch(self, tokenizer: Any, batch: TextBatch) -> TokenBatch:
+    def _encode_batch(self, batch: TextBatch) -> TokenBatch:
         """Slice by slice: what is below 2 MiB gigatoken encodes on the calling thread, with a cache of its own.
 
         A larger document it cuts at places where that makes no difference, for all threads of its pool.
         """
         if not self._byte_level:
-            return self._encode_slice(tokenizer, batch.values, batch.offsets)
+            return self._encode_slice(batch.values, batch.offsets)
         parts, first = [], 0
         while first < len(batch):
             fitting = int(np.searchsorted(batch.offsets, batch.offsets[first] + SLICE_BYTES, side="right")) - 1
             last = max(first + 1, fitting)
-            parts.append(self._encode_slice(tokenizer, batch.values, batch.offsets[first : last + 1]))
+            parts.append(self._encode_slice(batch.values, batch.offsets[first : last + 1]))
             first = last
         if len(parts) == 1:
             return parts[0]
@@ -138,7 +152,7 @@ class Gigatoken:
         np.cumsum(np.concatenate([part.lengths for part in parts]), out=offsets[1:])
         return TokenBatch(np.concatenate([part.ids for part in parts]), offsets)
 
-    def _encode_slice(self, tokenizer: Any, values: Bytes, offsets: Offsets) -> TokenBatch:
+    def _encode_slice(self, values: Bytes, offsets: Offsets) -> TokenBatch:
         import awkward as ak
 
         # Buffers to awkward without a copy; ak.from_arrow copies.
@@ -149,7 +163,7 @@ class Gigatoken:
         )
         explained = _panics_explained(f"gigatoken {self.version} failed on a batch; use --set runtime.engine=reference")
         with self._free, explained:
-            layout = tokenizer.encode_batch(ak.Array(texts), parallel=self._byte_level).layout
+            layout = self._tokenizer.encode_batch(ak.Array(texts), parallel=self._byte_level).layout
         ids, found = np.asarray(layout.content.data), np.asarray(layout.offsets.data)
         if ids.dtype != np.uint32 or len(found) != len(offsets):
             raise EncodeError(
@@ -157,7 +171,7 @@ class Gigatoken:
             )
         return TokenBatch(ids, found.astype(np.int64, copy=False))
 
-    def _encode_few(self, tokenizer: Any, batch: TextBatch) -> TokenBatch:
+    def _encode_few(self, batch: TextBatch) -> TokenBatch:
         """Document by document: a file of its own each, as source code has them, costs 0.06 ms so, 0.6 ms as a batch.
 
         Holds the GIL, which a batch does not: for small texts only. gigatoken wants to be alone for it, so while
@@ -167,11 +181,11 @@ class Gigatoken:
             with _panics_explained(
                 f"gigatoken {self.version} failed on a document; use --set runtime.engine=reference"
             ):
-                parts = [tokenizer.encode(batch.document(i)) for i in range(len(batch))]
+                parts = [self._tokenizer.encode(batch.document(i)) for i in range(len(batch))]
         except RuntimeError as error:
             if "borrowed" not in str(error):
                 raise
-            return self._encode_batch(tokenizer, batch)
+            return self._encode_batch(batch)
         offsets = np.zeros(len(parts) + 1, np.int64)
         np.cumsum([len(ids) for ids in parts], out=offsets[1:])
         return TokenBatch(np.concatenate(parts), offsets)
