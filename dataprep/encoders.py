@@ -193,7 +193,9 @@ class Gigatoken:
 
 @lru_cache(maxsize=1)
 def _free_caches() -> threading.BoundedSemaphore:
-    return threading.BoundedSemaphore(int(os.environ["RAYON_NUM_THREADS"]))
+    """One for each thread of gigatoken's pool, read as rayon reads the variable: 0 and nonsense are all processors."""
+    given = os.environ["RAYON_NUM_THREADS"]
+    return threading.BoundedSemaphore(int(given) if given.isdecimal() and int(given) else len(os.sched_getaffinity(0)))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 from dataprep.codepoints import LETTERS, MARKS, NORMALIZED, SYMBOLS, parse
 from dataprep.definitions import define
-from dataprep.encoders import Gigatoken, Tokenizers, open_engine, open_reference
+from dataprep.encoders import Gigatoken, Tokenizers, _free_caches, open_engine, open_reference
 from dataprep.errors import EncodeError, SpecError
 from dataprep.parity import NASTY, gate, strings
 
@@ -382,6 +383,13 @@ def test_threads_share_an_engine(trained, written_text):
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda i: engine.encode(batches[i % 8]).ids.tolist(), range(64)))
     assert found == expected * 8
+
+
+@pytest.mark.parametrize(("given", "caches"), [("1", 1), ("7", 7), ("0", None), ("", None), ("many", None)])
+def test_as_many_threads_encode_at_once_as_the_pool_has_caches(monkeypatch, given, caches):
+    """A thread that finds no cache free spins; none at all would wait for ever."""
+    monkeypatch.setenv("RAYON_NUM_THREADS", given)
+    assert _free_caches.__wrapped__()._value == (caches or len(os.sched_getaffinity(0)))
 
 
 def test_batches_and_documents_of_several_slices_equal_the_reference_library(trained, written_text):
