@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import signal
 import socket
 import struct
 from collections.abc import Callable
@@ -27,6 +28,10 @@ from hypothesis import settings
 settings.register_profile("default", deadline=None, print_blob=True, max_examples=100)
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# A suite that a script starts in the background inherits an ignored Ctrl-C, and so would the processes that it
+# interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HOSTILE_NAME = 'it\'s a "hostile" n\u00e4me \u2603'
 
