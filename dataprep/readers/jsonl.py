@@ -11,6 +11,7 @@ deep nesting in fields that nobody asked for), then `json`, which mostly knows w
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,16 +104,16 @@ class Lines:
         return bad_byte(line) or self._lenient(line.decode(), problem)
 
     def _lenient(self, line: str, problem: Problem) -> bytes | Problem:
+        if _depth(line) > MAX_DEPTH:
+            return problem
         try:
             value = json.loads(line, parse_int=float)
-        except (ValueError, RecursionError):
+        except ValueError:
             return problem
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:
             return Problem("lone-surrogate", f"\\u{ord(error.object[error.start]):04x} stands alone")
-        except RecursionError:
-            return problem
         return self._field(value)
 
     def _field(self, value: Any) -> bytes | Problem:
@@ -129,6 +130,19 @@ class Lines:
         if not isinstance(text, str):
             return Problem("text-not-a-string", f"expected {name!r} to be a string, found {_json_type(text)}")
         return text.encode()
+
+
+def _depth(line: str) -> int:
+    """How deep the brackets outside strings are nested."""
+    outside = np.frombuffer(STRING.sub("", line).encode(), np.uint8)
+    steps = np.isin(outside, list(b"[{")).astype(np.int8) - np.isin(outside, list(b"]}"))
+    return int(np.cumsum(steps, dtype=np.int64).max(initial=0))
+
+
+STRING = re.compile(r'"(?:[^"\\]|\\.)*"?')
+
+MAX_DEPTH = 500
+"""Deeper than this, whether Python's own parser goes along depends on its version and on the stack."""
 
 
 def _json_type(value: Any) -> str:

@@ -75,6 +75,7 @@ LINES: list[tuple[bytes, bytes | str | None]] = [
     (b'{"text": "a", "x": 01}', "not-json"),
     (b"\xef\xbb\xbf" + b'{"text": "mark in the middle"}', "not-json"),
     (b'{"text": ' + b"[" * 2000 + b"]" * 2000 + b"}", "not-json"),
+    (b'{"text": NaN, "x": ' + b"[" * 600 + b"]" * 600 + b"}", "not-json"),
     (b'{"text": "\xff"}', "invalid-utf8"),
     (b'{"text": "\xed\xa0\x80"}', "invalid-utf8"),
     (b'{"text": "\xc0\x80"}', "invalid-utf8"),
