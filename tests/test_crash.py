@@ -186,8 +186,9 @@ def _num_done(output: Path) -> int:
 def _wait(process: subprocess.Popen[str], happened) -> bool:
     """Whether it happened before the process ended."""
     while process.poll() is None:
-        if happened():
-            return True
+        with contextlib.suppress(FileNotFoundError):  # a folder that was renamed while `glob` looked into it
+            if happened():
+                return True
         time.sleep(0.0005)
     return False
 
