@@ -109,11 +109,9 @@ class TextBatch:
             num_rows: None: as many as there are texts.
             rows: record number of each text; None: they count from `first_row`.
         """
-        offsets = np.zeros(len(texts) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), out=offsets[1:])
         return cls(
             values=np.frombuffer(b"".join(texts), np.uint8),
-            offsets=offsets,
+            offsets=offsets_of([len(text) for text in texts]),
             first_row=first_row,
             num_rows=len(texts) if num_rows is None else num_rows,
             rows=None if rows is None else np.array(rows, np.int64),
@@ -181,6 +179,12 @@ class TokenBatch:
     ids: npt.NDArray[np.uint32] | npt.NDArray[np.uint16] | npt.NDArray[np.int32]
     offsets: Offsets
 
+    @classmethod
+    def of(cls, documents: Sequence[npt.ArrayLike]) -> TokenBatch:
+        """The ids of separate documents as one batch of uint32, copied."""
+        ids = np.concatenate([np.empty(0, np.uint32), *(np.asarray(one, np.uint32) for one in documents)])
+        return cls(ids, offsets_of([len(one) for one in documents]))  # type: ignore[arg-type]
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
@@ -194,11 +198,15 @@ class TokenBatch:
         return TokenBatch(*_select(self.ids, self.offsets, keep))
 
     def replace(self, where: Mask, others: TokenBatch) -> TokenBatch:
-        """The documents where `where` is True taken from `others`, which holds as many; copied."""
+        """The same documents, but those where `where` is True taken from `others`, copied.
+
+        Args:
+            where: bool[num_documents].
+            others: as many documents as `where` is True, of the same dtype, in order.
+        """
         lengths = self.lengths
         lengths[where] = others.lengths
-        offsets = np.zeros(len(self) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
+        offsets = offsets_of(lengths)
         ids = np.empty(int(offsets[-1]), self.ids.dtype)
         ours = np.repeat(~where, lengths)
         ids[ours] = self.select(~where).ids
@@ -211,11 +219,18 @@ class TokenBatch:
         return TokenBatch(self.ids[: int(offsets[-1])], offsets)
 
 
+def offsets_of(lengths: npt.ArrayLike) -> Offsets:
+    """Lengths of n documents -> where each begins and the last ends: int64[n + 1], the first 0."""
+    lengths = np.asarray(lengths, np.int64)
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
 def _select(values: npt.NDArray[Any], offsets: Offsets, keep: Mask) -> tuple[npt.NDArray[Any], Offsets]:
     """The runs of `values` where `keep` is True, one after the other, and their offsets from 0."""
     lengths = np.diff(offsets)
-    kept = np.zeros(int(keep.sum()) + 1, dtype=np.int64)
-    np.cumsum(lengths[keep], out=kept[1:])
+    kept = offsets_of(lengths[keep])
     if len(kept) * 16 < len(keep):  # a handful of many: do not mask megabytes for them
         parts = [values[offsets[i] : offsets[i + 1]] for i in np.flatnonzero(keep)]
         return (np.concatenate(parts) if parts else values[:0]), kept

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from dataprep.batches import TextBatch, TokenBatch
+from dataprep.batches import TextBatch, TokenBatch, offsets_of
 from dataprep.codepoints import Unsettled
 from dataprep.errors import EncodeError, SpecError
 
@@ -148,8 +148,7 @@ class Gigatoken:
             first = last
         if len(parts) == 1:
             return parts[0]
-        offsets = np.zeros(len(batch) + 1, np.int64)
-        np.cumsum(np.concatenate([part.lengths for part in parts]), out=offsets[1:])
+        offsets = offsets_of(np.concatenate([part.lengths for part in parts]))
         return TokenBatch(np.concatenate([part.ids for part in parts]), offsets)
 
     def _encode_slice(self, values: Bytes, offsets: Offsets) -> TokenBatch:
@@ -162,7 +161,7 @@ class Gigatoken:
             parameters={"__array__": "string"},
         )
         explained = _panics_explained(f"gigatoken {self.version} failed on a batch; use --set runtime.engine=reference")
-        with self._free, explained:
+        with self._free if self._byte_level else nullcontext(), explained:
             layout = self._tokenizer.encode_batch(ak.Array(texts), parallel=self._byte_level).layout
         ids, found = np.asarray(layout.content.data), np.asarray(layout.offsets.data)
         if ids.dtype != np.uint32 or len(found) != len(offsets):
@@ -186,9 +185,7 @@ class Gigatoken:
             if "borrowed" not in str(error):
                 raise
             return self._encode_batch(batch)
-        offsets = np.zeros(len(parts) + 1, np.int64)
-        np.cumsum([len(ids) for ids in parts], out=offsets[1:])
-        return TokenBatch(np.concatenate(parts), offsets)
+        return TokenBatch.of(parts)
 
 
 @lru_cache(maxsize=1)
@@ -245,7 +242,7 @@ class Tokenizers:
     def encode(self, batch: TextBatch) -> TokenBatch:
         texts = [batch.document(i).decode() for i in range(len(batch))]
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return _ragged([encoding.ids for encoding in encodings])
+        return TokenBatch.of([encoding.ids for encoding in encodings])
 
 
 class SentencePiece:
@@ -259,16 +256,7 @@ class SentencePiece:
 
     def encode(self, batch: TextBatch) -> TokenBatch:
         texts = [batch.document(i).decode() for i in range(len(batch))]
-        return _ragged(self._processor.encode(texts, num_threads=1) if texts else [])
-
-
-def _ragged(lists: list[list[int]]) -> TokenBatch:
-    offsets = np.zeros(len(lists) + 1, np.int64)
-    np.cumsum([len(ids) for ids in lists], out=offsets[1:])
-    flat = np.empty(int(offsets[-1]), np.uint32)
-    for start, ids in zip(offsets.tolist(), lists, strict=False):
-        flat[start : start + len(ids)] = ids
-    return TokenBatch(flat, offsets)
+        return TokenBatch.of(self._processor.encode(texts, num_threads=1) if texts else [])
 
 
 def open_reference(definition: Definition, special_text: SpecialText) -> Encoder:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dataprep.batches import RECORD_BYTES, Reject, TextBatch, TokenBatch
+from dataprep.batches import RECORD_BYTES, Reject, TextBatch, TokenBatch, offsets_of
 from dataprep.errors import EncodeError
 
 if TYPE_CHECKING:
@@ -145,8 +145,7 @@ def finish(tokens: TokenBatch, recipe: Recipe) -> TokenBatch:
     eod = recipe.tokenizer.eod_id if recipe.policy.eod == "append" else None
     lengths = tokens.lengths
     written = np.ones(len(lengths), np.bool_) if bos is not None else lengths > 0
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths + written * ((bos is not None) + (eod is not None)), out=offsets[1:])
+    offsets = offsets_of(lengths + written * ((bos is not None) + (eod is not None)))
     if offsets[-1] == len(tokens.ids):
         return TokenBatch(tokens.ids.astype(dtype), offsets)
     ids = np.empty(int(offsets[-1]), dtype)

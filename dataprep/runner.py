@@ -171,15 +171,11 @@ def _build(request: Request, watcher: Watcher) -> Result:
     job = _job(request)
     gate = tokenize.gate(job, units[0])
     _event(layout, "start", units=len(units), engine=gate.engine.name)
-    done = _done(request, units)
-    total, num_todo = sum(unit.num_bytes for unit in units), len(units) - len(done)
-    watcher.stage("tokenize", total, sum(unit.num_bytes for unit in units if unit.key in done))
     with merge.Merger(layout, recipe) as merger, _Hashing(recipe.files) as hashing:
-        with Cluster(min(request.runtime.workers, max(1, num_todo)), request.runtime.processes, watcher) as cluster:
-            for unit in _in_order(request, units, done, merger, cluster, watcher):
-                _collect(request, merger, unit)
-                if merger.counts.num_records >= EARLY_RECORDS:
-                    _check_rejects(request, merger, total)
+        for unit in _in_order(request, units, job, merger, watcher):
+            _collect(request, merger, unit)
+            if merger.counts.num_records >= EARLY_RECORDS:
+                _check_rejects(request, merger, sum(u.num_bytes for u in units))
         _check_rejects(request, merger, merger.source_bytes)
         if not merger.counts.num_sequences:
             raise SourceError(
@@ -239,42 +235,31 @@ def _prefix(name: str, dtype: Literal["uint16", "int32"], report: Report, index:
     )
 
 
-def _job(request: Request) -> tokenize.Job:
-    return tokenize.Job(request.layout, request.digest, request.runtime)
-
-
-def _done(request: Request, units: list[Unit]) -> set[str]:
-    """The keys of the units that an earlier run finished."""
-    limited = request.recipe.limit is not None  # then each is asked for when it is known how many documents are wanted
-    done = {unit.key for unit in units if not limited and _is_whole(request, unit)}
-    if done:
-        log.info("resuming: %d of %d units are already done", len(done), len(units))
-    _event(request.layout, "resume", done=len(done), units=len(units))
-    return done
-
-
 def _in_order(
-    request: Request,
-    units: list[Unit],
-    done: set[str],
-    merger: merge.Merger,
-    cluster: Cluster,
-    watcher: Watcher,
+    request: Request, units: list[Unit], job: tokenize.Job, merger: merge.Merger, watcher: Watcher
 ) -> Iterator[Unit]:
     """Work the units that are not done; yields all in plan order, each as soon as it and all before it are done."""
-    layout, work = request.layout, functools.partial(tokenize.run, _job(request))
-    if request.recipe.limit is not None:
-        yield from _limited(request, units, work, merger, cluster)
-        return
+    layout, work = request.layout, functools.partial(tokenize.run, job)
+    done = {unit.key for unit in units if _is_whole(request, unit)} if request.recipe.limit is None else set()
+    if done:
+        log.info("resuming: %d of %d units are already done", len(done), len(units))
+    _event(layout, "resume", done=len(done), units=len(units))
+    total = sum(unit.num_bytes for unit in units)
+    watcher.stage("tokenize", total, sum(unit.num_bytes for unit in units if unit.key in done))
+    todo = [unit for unit in units if unit.key not in done]
     position = 0
-    for unit in cluster.map(work, [unit for unit in units if unit.key not in done]):
-        done.add(unit.key)
-        _event(layout, "unit", unit=unit.key)
-        if request.runtime.processes:  # nothing was reported from inside
-            watcher(_progress_of(request, unit))
-        while position < len(units) and units[position].key in done:
-            yield units[position]
-            position += 1
+    with Cluster(min(request.runtime.workers, max(1, len(todo))), request.runtime.processes, watcher) as cluster:
+        if request.recipe.limit is not None:
+            yield from _limited(request, units, work, merger, cluster)
+            return
+        for unit in cluster.map(work, todo):
+            done.add(unit.key)
+            _event(layout, "unit", unit=unit.key)
+            if request.runtime.processes:  # nothing was reported from inside
+                watcher(_progress_of(request, unit))
+            while position < len(units) and units[position].key in done:
+                yield units[position]
+                position += 1
     yield from units[position:]
 
 
@@ -298,6 +283,10 @@ def _limited(
             for _ in cluster.map(work, [limited]):
                 _event(request.layout, "unit", unit=limited.key)
         yield limited
+
+
+def _job(request: Request) -> tokenize.Job:
+    return tokenize.Job(request.layout, request.digest, request.runtime)
 
 
 def _is_whole(request: Request, unit: Unit) -> bool:

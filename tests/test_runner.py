@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -172,11 +173,12 @@ def _cut(path: Path) -> None:
 DAMAGES = {"zero": _zero, "flip": _flip, "cut": _cut, "empty": lambda path: os.truncate(path, 0), "remove": Path.unlink}
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("suffix", ["bin", "idx", "json"])
+# Not a flipped bit of a manifest: it may be one of its figures; what is merged is verified.
+HOLLOW = [pair for pair in itertools.product(("bin", "idx", "json"), DAMAGES) if pair != ("json", "flip")]
+
+
+@pytest.mark.parametrize(("suffix", "damage"), HOLLOW)
 def test_a_shard_that_a_power_failure_left_hollow_is_done_again(corpus, tmp_path, monkeypatch, suffix, damage):
-    if (suffix, damage) == ("json", "flip"):
-        pytest.skip("a flipped bit of a manifest may be one of its figures; the merged file is verified")
     output = tmp_path / "out"
     units = _stop_before_publishing(corpus, output, monkeypatch)
     hollow = {units[1].stem, units[-1].stem}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dataprep.batches import TextBatch
+from dataprep.batches import TextBatch, offsets_of
 from dataprep.readers.verdicts import bad_byte, is_utf8, judge, refuse, too_long
 
 if TYPE_CHECKING:
@@ -34,12 +34,10 @@ class Texts:
         lengths = block.stops - block.starts
         if lengths.max() > self._reader.max_document_bytes or not is_utf8(block.data):
             return judge(block, block.starts, block.stops, row, self._name, self._parse)
-        offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=offsets[1:])
         data = block.data.tobytes()
         if self._reader.separator is not None:
             data = data.replace(self._reader.separator.encode(), b"")
-        return TextBatch(np.frombuffer(data, np.uint8), offsets, row, len(lengths))
+        return TextBatch(np.frombuffer(data, np.uint8), offsets_of(lengths), row, len(lengths))
 
     def _parse(self, text: bytes) -> bytes | Problem:
         if len(text) > self._reader.max_document_bytes:
