@@ -9,6 +9,7 @@ import functools
 import io
 import json
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -390,6 +391,15 @@ def test_as_many_threads_encode_at_once_as_the_pool_has_caches(monkeypatch, give
     """A thread that finds no cache free spins; none at all would wait for ever."""
     monkeypatch.setenv("RAYON_NUM_THREADS", given)
     assert _free_caches.__wrapped__()._value == (caches or len(os.sched_getaffinity(0)))
+
+
+def test_sentencepiece_waits_for_no_cache(spm):
+    """It has none: a site's RAYON_NUM_THREADS=1 must not leave it one thread."""
+    definition = define(spm.type, spm.path)
+    engine = _open(definition)
+    engine._free = threading.BoundedSemaphore(1)
+    with engine._free:
+        assert _lists(engine.encode(strings(["a b"] * 9))) == spm.ids(["a b"] * 9)
 
 
 def test_batches_and_documents_of_several_slices_equal_the_reference_library(trained, written_text):
