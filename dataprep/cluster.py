@@ -12,8 +12,10 @@ HTTP servers are bound to loopback.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
+import queue
 import signal
 import threading
 from dataclasses import dataclass
@@ -189,33 +191,51 @@ class Cluster:
 
         Args:
             function: picklable; must be free to run twice for the same item.
-            items: picklable.
+            items: picklable; taken by a thread of its own, which may wait for them. Once the caller stops to take what
+                is done, `items` has to come to an end by itself.
 
         Raises:
-            DataprepError: what the function raised.
+            DataprepError: what the function raised, or the items did.
             ClusterError: an item lost its worker `ATTEMPTS` times, or the scheduler is gone.
         """
-        from distributed import as_completed
+        done: queue.SimpleQueue[tuple[Any, T] | BaseException | int] = queue.SimpleQueue()
+        window = threading.Semaphore(max(WINDOW, 2 * self.workers))
+        closed = threading.Event()
 
-        todo = iter(items)
-        pending: dict[Any, T] = {}
-        queue = as_completed([])
+        def feed() -> None:
+            count = 0
+            try:
+                for item in items:
+                    window.acquire()
+                    if closed.is_set():
+                        return
+                    future = self._client.submit(_call, function, item, self._reporter, pure=False)
+                    future.add_done_callback(functools.partial(lambda item, future: done.put((future, item)), item))
+                    count += 1
+            except BaseException as error:  # noqa: BLE001 - it is raised again by whoever takes what is done
+                done.put(error)
+            else:
+                done.put(count)
 
-        def submit(items: Iterable[T]) -> None:
-            for item in items:
-                future = self._client.submit(_call, function, item, self._reporter, pure=False)
-                pending[future] = item
-                queue.add(future)
-
-        submit(itertools.islice(todo, max(WINDOW, 2 * self.workers)))
-        while pending:
-            future = next(queue)
-            item = pending.pop(future)
-            error = self._result(future, item)
-            if error is not None:
-                raise error
-            submit(itertools.islice(todo, 1))
-            yield item
+        threading.Thread(target=feed, name="feeder", daemon=True).start()
+        num_done, num_items = 0, -1
+        try:
+            while num_done != num_items:
+                event = done.get()
+                if isinstance(event, BaseException):
+                    raise event
+                if isinstance(event, int):
+                    num_items = event
+                    continue
+                error = self._result(*event)
+                if error is not None:
+                    raise error
+                window.release()
+                num_done += 1
+                yield event[1]
+        finally:
+            closed.set()
+            window.release()
 
     def _result(self, future: Any, item: Any) -> DataprepError | None:
         from concurrent.futures import CancelledError

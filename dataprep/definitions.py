@@ -303,6 +303,7 @@ def identify(spec: TokenizerSpec, path: Path) -> TokenizerIdentity:
         name=spec.name,
         type=spec.type,
         path=os.path.abspath(path),
+        origin=f"hf://{spec.repo}@{spec.revision}" if spec.path is None else "",
         files={name: hashlib.sha256(content).hexdigest() for name, content in sorted(definition.contents.items())},
         vocab_size=definition.vocab_size,
         bos_id=ids.get(bos_text) if bos_text is not None else None,

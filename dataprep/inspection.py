@@ -5,6 +5,7 @@ Reads files only; safe beside a run.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -201,11 +202,10 @@ def _runs(output: Path) -> Iterator[Path]:
 def _run_status(work: Path) -> dict[str, Any]:
     try:
         recipe = json.loads((work / "recipe.json").read_text(encoding="utf-8"))
-        plan = json.loads((work / "plan.json").read_text(encoding="utf-8"))
+        plan, units = _plan(work / "plan.jsonl")
         events = (
             (work / "events.jsonl").read_text(encoding="utf-8").splitlines() if (work / "events.jsonl").exists() else []
         )
-        units = len(plan["units"])
         layout = Layout.of(work.parent.parent, recipe["corpus"], recipe["tokenizer"]["name"], plan["digest"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         return {"work": str(work), "state": "unreadable", "detail": f"{type(error).__name__}: {error}"}
@@ -231,6 +231,16 @@ def _run_status(work: Path) -> dict[str, Any]:
         "last_event": last,
         "prefix": str(layout.prefix) if published else None,
     }
+
+
+def _plan(path: Path) -> tuple[dict[str, Any], int]:
+    """The head of a ``plan.jsonl``, and how many units there are in it so far."""
+    head, *lines = path.read_text(encoding="utf-8").splitlines()
+    units = 0
+    for line in lines:
+        with contextlib.suppress(ValueError):  # cut off by a crash
+            units += len(json.loads(line)["units"])
+    return json.loads(head), units
 
 
 def _last_event(lines: list[str]) -> dict[str, Any]:

@@ -1,9 +1,14 @@
 """Every file name below an output folder; nobody else formats one.
 
     <output>/
-      raw/<corpus>-<corpus digest>/             downloaded files
+      raw/<place>-<digest 8>/                   what was downloaded from one commit, or one list of addresses
+        files/<name>                            whole and checked, or not there
+        parts/<digest>.tmp-<owner>              being fetched, or left by a run that died
+        receipts.jsonl                          what each file is; stays when the file goes
+        listing-<digest>.json                   what there is to fetch; for runs without network
+        contents/<name>.parquet                 texts whose ids a file holds
       work/<recipe digest>/                     one run in progress
-        recipe.json  plan.json  lock  events.jsonl
+        recipe.json  plan.jsonl  lock  events.jsonl
         shards/<unit>.bin .idx .json            the .json, written last, says that the unit is done
         rejects/<unit>.jsonl                    source records that are no documents, once merged
       <corpus>-<tokenizer>-<recipe digest 8>/   the dataset: appears whole, by one rename
@@ -16,12 +21,20 @@ A name that holds ``.tmp-`` is private to one run and means nothing to any other
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
+import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import SpecError
 from dataprep.storage import MARK, explain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +72,7 @@ class Layout:
 
     @property
     def plan(self) -> Path:
-        return self.work / "plan.json"
+        return self.work / "plan.jsonl"
 
     @property
     def lock(self) -> Path:
@@ -99,6 +112,63 @@ class Layout:
     @property
     def manifest(self) -> Path:
         return self.dataset / "manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RawFolder:
+    """Where what was downloaded lies; shared by all recipes that read it.
+
+    Attributes:
+        path: the folder.
+    """
+
+    path: Path
+
+    @classmethod
+    def of(cls, output: Path, place: str, identity: str) -> RawFolder:
+        """The folder for a place.
+
+        Args:
+            output: the folder the user named.
+            place: what people call it: a repository, a host.
+            identity: what tells it from others of that name: a commit, a list of addresses.
+        """
+        name = re.sub(r"[^A-Za-z0-9._+-]+", "-", place).strip("-.")[:80] or "files"
+        digest = hashlib.sha256(f"{place}\n{identity}".encode()).hexdigest()[:8]
+        return cls(Path(os.path.abspath(output)) / "raw" / f"{name}-{digest}")
+
+    @property
+    def files(self) -> Path:
+        return self.path / "files"
+
+    @property
+    def parts(self) -> Path:
+        return self.path / "parts"
+
+    @property
+    def receipts(self) -> Path:
+        return self.path / "receipts.jsonl"
+
+    def listing(self, asked: dict[str, Any]) -> Path:
+        """What there is to fetch, as an answer to what was asked for."""
+        return self.path / _listing(asked)
+
+    @staticmethod
+    def listings(output: Path, asked: dict[str, Any]) -> Iterator[Path]:
+        """The answers to the same question in all raw folders of an output."""
+        return (Path(os.path.abspath(output)) / "raw").glob(f"*/{_listing(asked)}")
+
+    @property
+    def contents(self) -> Path:
+        return self.path / "contents"
+
+    def part(self, name: str, identity: str) -> str:
+        """What the names of a file's parts begin with."""
+        return hashlib.sha256(f"{name}\n{identity}".encode()).hexdigest()[:24] + MARK
+
+
+def _listing(asked: dict[str, Any]) -> str:
+    return f"listing-{hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]}.json"
 
 
 def sweep(folder: Path) -> int:

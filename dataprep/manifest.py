@@ -45,9 +45,12 @@ class Unit(Model):
     """One piece of work; `key` names its files and changes with its content.
 
     Attributes:
+        group: the group of files it was cut from, see `units`.
+        index: its place in the group.
         limit: at most this many documents, counted over its slices; None: all.
     """
 
+    group: int
     index: int
     slices: tuple[Slice, ...]
     limit: int | None = None
@@ -55,7 +58,7 @@ class Unit(Model):
     @property
     def key(self) -> str:
         content = json.dumps([[s.file, s.start, s.stop] for s in self.slices] + [self.limit])
-        return f"{self.index:06d}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+        return f"{self.group:06d}-{self.index:05d}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
     @property
     def num_bytes(self) -> int:

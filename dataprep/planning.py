@@ -1,7 +1,6 @@
-"""From what a user typed to what would be done: recipe, paths, units. Reads, and writes only the plan.
+"""From what a user typed to what would be done: recipe, paths, units. Reads, and writes nothing.
 
     resolve     corpus, tokenizer, settings -> Request: recipe, digest, runtime, every path
-    load_plan   Request -> units; written once to ``plan.json``, reused on resume
     plan        what `run` would do, as plain JSON values
 
 Doing it is the runner's.
@@ -9,28 +8,24 @@ Doing it is the runner's.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dataprep import catalog
 from dataprep.definitions import identify, missing_eod
 from dataprep.errors import SpecError
-from dataprep.layout import Layout, clear_shards
-from dataprep.manifest import Slice, Unit, load_manifest
-from dataprep.readers import cut
+from dataprep.layout import Layout
+from dataprep.manifest import load_manifest
 from dataprep.sources import list_files, with_checksum
 from dataprep.specs import Recipe, Runtime, TokenPolicy, parse_settings
-from dataprep.storage import explain, write_json
+from dataprep.units import cut_units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-log = logging.getLogger(__name__)
+    from dataprep.specs import Corpus, Listing
 
 
 @dataclass(frozen=True)
@@ -42,12 +37,16 @@ class Request:
         runtime: all that does not.
         layout: every path.
         digest: of the recipe.
+        corpus: as it was asked for.
+        listing: what was found of it.
     """
 
     recipe: Recipe
     runtime: Runtime
     layout: Layout
     digest: str
+    corpus: Corpus
+    listing: Listing
 
 
 def resolve(
@@ -89,24 +88,27 @@ def resolve(
         raise missing_eod(identity)
     if policy.bos == "always" and identity.bos_id is None:
         raise SpecError(f"policy.bos=always: the tokenizer {identity.name} has no BOS token; use auto or never")
-    listing = list_files(found.source, found.reader, folder)
+    listing = list_files(found.source, found.reader, folder, Path(output))
     work = os.path.join(os.path.abspath(output), "work", "")
-    if any(file.path.startswith(work) for file in listing):
+    if any(file.path.startswith(work) for file in listing.files):
         raise SpecError(f"the output {os.path.abspath(output)} lies among the input; choose another --output")
     recipe = Recipe(
-        corpus=found.name, reader=found.reader, files=listing, tokenizer=identity, policy=policy, limit=limit
+        corpus=found.name,
+        origin=listing.origin,
+        license=found.license,
+        reader=found.reader,
+        files=listing.files,
+        tokenizer=identity,
+        policy=policy,
+        limit=limit,
     )
-    return _unchanged_or_new(_request(recipe, runtime, Path(output)), Path(output))
-
-
-def _request(recipe: Recipe, runtime: Runtime, output: Path) -> Request:
     assert recipe.dtype  # an impossible policy.dtype is a SpecError before anything is written
     digest = recipe.digest
     layout = Layout.of(Path(os.path.abspath(output)), recipe.corpus, recipe.tokenizer.name, digest)
-    return Request(recipe, runtime, layout, digest)
+    return _unchanged_or_new(Request(recipe, runtime, layout, digest, found, listing))
 
 
-def _unchanged_or_new(request: Request, output: Path) -> Request:
+def _unchanged_or_new(request: Request) -> Request:
     """Where a dataset of this recipe exists but a file has another mtime, look whether its content is another too.
 
     A changed file gets its checksum into the listing, so that new content gets a new digest and a new path.
@@ -116,64 +118,15 @@ def _unchanged_or_new(request: Request, output: Path) -> Request:
     old = {file.name: file for file in load_manifest(request.layout.manifest).recipe.files}
     files = list(request.recipe.files)
     for i, file in enumerate(files):
-        if file.mtime_ns != old[file.name].mtime_ns:
+        if file.mtime_ns is not None and file.mtime_ns != old[file.name].mtime_ns:
             hashed = with_checksum(file)
             if hashed.checksum != old[file.name].checksum:
                 files[i] = hashed
     if files == list(request.recipe.files):
         return request
-    return _request(request.recipe.model_copy(update={"files": tuple(files)}), request.runtime, output)
-
-
-MAX_SLICES = 500
-"""Files in a unit at the most: thousands of tiny ones are work for several workers, too."""
-
-
-def cut_units(recipe: Recipe, runtime: Runtime) -> list[Unit]:
-    """The units of a listing: large files in pieces, small neighbours together."""
-    unit_bytes = runtime.unit_size(sum(file.num_bytes for file in recipe.files))
-    units: list[Unit] = []
-    pending: list[Slice] = []
-    size = 0
-    for index, file in enumerate(recipe.files):
-        for part in cut(index, file, recipe.reader, unit_bytes):
-            if pending and (size + part.num_bytes > unit_bytes or len(pending) == MAX_SLICES):
-                units.append(Unit(index=len(units), slices=tuple(pending)))
-                pending, size = [], 0
-            pending.append(part)
-            size += part.num_bytes
-    if pending:
-        units.append(Unit(index=len(units), slices=tuple(pending)))
-    return units
-
-
-def load_plan(request: Request) -> list[Unit]:
-    """The plan on disk if it is of these very files, else a new one, written before it is used.
-
-    A plan of other files (an input changed while its run was interrupted) is dropped, and its shards with it.
-    """
-    layout = request.layout
-    seal = [[file.name, file.num_bytes, file.mtime_ns] for file in request.recipe.files]
-    try:
-        value = json.loads(layout.plan.read_text(encoding="utf-8"))
-        if value["seal"] == seal and value["digest"] == request.digest:
-            write_json(layout.recipe, request.recipe.to_json())  # a power failure may have left it hollow
-            return [
-                Unit(index=i, slices=tuple(Slice(file=a, start=b, stop=c, num_bytes=d) for a, b, c, d in parts))
-                for i, parts in enumerate(value["units"])
-            ]
-        log.warning("the input changed since this run was interrupted: starting it anew")
-        clear_shards(layout)
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    with explain(layout.rejects, "clear"), contextlib.suppress(FileNotFoundError):
-        for path in layout.rejects.iterdir():  # of other units: nothing would overwrite them
-            path.unlink()
-    units = cut_units(request.recipe, request.runtime)
-    parts = [[[s.file, s.start, s.stop, s.num_bytes] for s in unit.slices] for unit in units]
-    write_json(layout.recipe, request.recipe.to_json())
-    write_json(layout.plan, {"digest": request.digest, "seal": seal, "units": parts})
-    return units
+    recipe = request.recipe.model_copy(update={"files": tuple(files)})
+    layout = Layout.of(request.layout.output, recipe.corpus, recipe.tokenizer.name, recipe.digest)
+    return replace(request, recipe=recipe, layout=layout, digest=recipe.digest)
 
 
 def plan(

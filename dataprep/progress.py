@@ -28,17 +28,18 @@ class Meter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._begin("", 0, 0)
+        self._begin("", 0, 0, 0)
 
-    def _begin(self, name: str, total_bytes: int, done_bytes: int) -> None:
+    def _begin(self, name: str, total_bytes: int, done_bytes: int, fetch_bytes: int) -> None:
         self.name, self.total, self.done, self.skipped = name, total_bytes, done_bytes, done_bytes
+        self.fetched, self.to_fetch = 0, fetch_bytes
         self.documents = self.tokens = self.text_bytes = 0
         self.start = time.monotonic()
 
-    def stage(self, name: str, total_bytes: int, done_bytes: int = 0) -> None:
+    def stage(self, name: str, total_bytes: int, done_bytes: int = 0, fetch_bytes: int = 0) -> None:
         with self._lock:
             self.close()
-            self._begin(name, total_bytes, done_bytes)
+            self._begin(name, total_bytes, done_bytes, fetch_bytes)
             self.open()
 
     def __call__(self, progress: Progress) -> None:
@@ -47,15 +48,21 @@ class Meter:
             self.documents += progress.documents
             self.tokens += progress.tokens
             self.text_bytes += progress.text_bytes
+            self.fetched += progress.fetched_bytes
             self.show(progress.source_bytes)
 
     @property
     def counts(self) -> str:
-        """Documents, tokens and MB/s of text so far; empty where a stage has none."""
-        if not self.tokens:
-            return ""
-        rate = self.text_bytes / 1e6 / max(1e-3, time.monotonic() - self.start)
-        return f"{self.documents:,} documents, {self.tokens:,} tokens, {rate:,.0f} MB/s"
+        """Documents, tokens and MB/s of text so far, and what was fetched; empty where a stage has none."""
+        passed = max(1e-3, time.monotonic() - self.start)
+        parts = []
+        if self.tokens:
+            rate = self.text_bytes / 1e6 / passed
+            parts.append(f"{self.documents:,} documents, {self.tokens:,} tokens, {rate:,.0f} MB/s")
+        if self.fetched:
+            of = f" of {max(self.fetched, self.to_fetch) / 1e9:,.2f}" if self.to_fetch else ""
+            parts.append(f"fetched {self.fetched / 1e9:,.2f}{of} GB at {self.fetched / 1e6 / passed:,.1f} MB/s")
+        return ", ".join(parts)
 
     def open(self) -> None:
         """A stage begins."""

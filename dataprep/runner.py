@@ -17,12 +17,11 @@ import logging
 import os
 import resource
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -33,17 +32,16 @@ from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
 from dataprep.layout import Layout, sweep
 from dataprep.manifest import Counts, DatasetManifest, EngineRecord, PairFiles, Prefix, Unit, load_manifest
-from dataprep.planning import Request, load_plan, resolve
-from dataprep.sources import check_unchanged, with_checksum
+from dataprep.planning import Request, resolve
 from dataprep.stages import merge, publish, tokenize
 from dataprep.stages.verify import verify
-from dataprep.storage import append_line, checksum, explain, hold, make_folder
+from dataprep.storage import append_line, hold, make_folder
+from dataprep.supply import Supply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from dataprep.specs import SourceFile
     from dataprep.stages.verify import Report
 
 log = logging.getLogger(__name__)
@@ -69,8 +67,8 @@ class Result:
 class Watcher(Protocol):
     """Who is told how a run gets on; calls come from several threads."""
 
-    def stage(self, name: str, total_bytes: int, done_bytes: int = 0) -> None:
-        """A stage begins: what there is to read, and how much of it an earlier run did."""
+    def stage(self, name: str, total_bytes: int, done_bytes: int = 0, fetch_bytes: int = 0) -> None:
+        """A stage begins: what there is to read, how much of it an earlier run did, and how much is to be fetched."""
 
     def __call__(self, progress: tokenize.Progress) -> None:
         """A batch is done."""
@@ -79,7 +77,7 @@ class Watcher(Protocol):
 class Silent:
     """A Watcher that says nothing."""
 
-    def stage(self, name: str, total_bytes: int, done_bytes: int = 0) -> None:
+    def stage(self, name: str, total_bytes: int, done_bytes: int = 0, fetch_bytes: int = 0) -> None:
         """Nothing."""
 
     def __call__(self, progress: tokenize.Progress) -> None:
@@ -165,17 +163,16 @@ def find_existing(request: Request) -> Result | None:
 def _build(request: Request, watcher: Watcher) -> Result:
     layout, recipe = request.layout, request.recipe
     start, cpu = time.monotonic(), _cpu_seconds()
-    units = load_plan(request)
-    if not units:
-        raise SourceError(f"the corpus {recipe.corpus} holds no records; nothing was published")
-    job = _job(request)
-    gate = tokenize.gate(job, units[0])
-    _event(layout, "start", units=len(units), engine=gate.engine.name)
-    with merge.Merger(layout, recipe) as merger, _Hashing(recipe.files) as hashing:
-        for unit in _in_order(request, units, job, merger, watcher):
+    job = tokenize.Job(layout, request.digest, request.runtime)
+    with (
+        Supply(request, job, lambda n: watcher(tokenize.Progress(fetched_bytes=n))) as supply,
+        merge.Merger(layout, recipe) as merger,
+    ):
+        gate = _gate(request, supply, job, watcher)
+        for unit in _in_order(request, supply, job, merger, watcher):
             _collect(request, merger, unit)
             if merger.counts.num_records >= EARLY_RECORDS:
-                _check_rejects(request, merger, sum(u.num_bytes for u in units))
+                _check_rejects(request, merger, sum(file.num_bytes for file in recipe.files))
         _check_rejects(request, merger, merger.source_bytes)
         if not merger.counts.num_sequences:
             raise SourceError(
@@ -191,7 +188,7 @@ def _build(request: Request, watcher: Watcher) -> Result:
         manifest = DatasetManifest(
             dataprep_version=dataprep.__version__,
             recipe_digest=request.digest,
-            recipe=recipe.model_copy(update={"files": hashing.result()}),
+            recipe=recipe.model_copy(update={"files": supply.files()}),
             prefixes=(_prefix(layout.stem, recipe.dtype, report, index),),
             counts=merger.counts,
             lengths=length_summary(merger.lengths()),
@@ -217,6 +214,25 @@ def _build(request: Request, watcher: Watcher) -> Result:
     return Result(str(layout.prefix), manifest, str(layout.rejects), fresh=True)
 
 
+def _gate(request: Request, supply: Supply, job: tokenize.Job, watcher: Watcher) -> tokenize.Gate:
+    """Begin to fetch, and hold the engine to the reference on the first unit that is to be worked."""
+    total = sum(file.num_bytes for file in request.recipe.files)
+    if request.recipe.limit is None:
+        to_fetch = supply.start()
+        done = sum(unit.num_bytes for unit in supply.known() if unit.key in supply.done)
+        watcher.stage("tokenize", total, done, to_fetch)
+        _event(request.layout, "resume", done=len(supply.done), bytes_to_fetch=to_fetch)
+    else:
+        watcher.stage("tokenize", total)
+    first = next((unit for units in supply for unit in units if unit.key not in supply.done), None)
+    if first is None and not supply.known():
+        raise SourceError(f"the corpus {request.recipe.corpus} holds no records; nothing was published")
+    gate = tokenize.gate(job, first)
+    groups, units = len(supply.plan.groups), len(supply.known())
+    _event(request.layout, "start", groups=groups, units=units, engine=gate.engine.name)
+    return gate
+
+
 def _prefix(name: str, dtype: Literal["uint16", "int32"], report: Report, index: tuple[int, str]) -> Prefix:
     assert report.bin_checksum is not None
     files = PairFiles(
@@ -236,31 +252,39 @@ def _prefix(name: str, dtype: Literal["uint16", "int32"], report: Report, index:
 
 
 def _in_order(
-    request: Request, units: list[Unit], job: tokenize.Job, merger: merge.Merger, watcher: Watcher
+    request: Request, supply: Supply, job: tokenize.Job, merger: merge.Merger, watcher: Watcher
 ) -> Iterator[Unit]:
     """Work the units that are not done; yields all in plan order, each as soon as it and all before it are done."""
-    layout, work = request.layout, functools.partial(tokenize.run, job)
-    done = {unit.key for unit in units if _is_whole(request, unit)} if request.recipe.limit is None else set()
-    if done:
-        log.info("resuming: %d of %d units are already done", len(done), len(units))
-    _event(layout, "resume", done=len(done), units=len(units))
-    total = sum(unit.num_bytes for unit in units)
-    watcher.stage("tokenize", total, sum(unit.num_bytes for unit in units if unit.key in done))
-    todo = [unit for unit in units if unit.key not in done]
-    position = 0
-    with Cluster(min(request.runtime.workers, max(1, len(todo))), request.runtime.processes, watcher) as cluster:
+    work, workers, done = functools.partial(tokenize.run, job), request.runtime.workers, supply.done
+    order: deque[tuple[int, Unit | None]] = deque()
+
+    def todo() -> Iterator[Unit]:
+        for number, units in enumerate(supply):
+            order.extend((number, unit) for unit in units)
+            order.append((number, None))
+            yield from (unit for unit in units if unit.key not in done)
+
+    def ready() -> Iterator[Unit]:
+        while order and (order[0][1] is None or order[0][1].key in done):
+            number, unit = order.popleft()
+            if unit is None:
+                supply.used(number)
+            else:
+                yield unit
+
+    if len(supply.plan.groups) == 1:
+        workers = min(workers, max(1, len(supply.units(0))))
+    with Cluster(workers, request.runtime.processes, watcher) as cluster:
         if request.recipe.limit is not None:
-            yield from _limited(request, units, work, merger, cluster)
+            yield from _limited(request, supply, work, merger, cluster)
             return
-        for unit in cluster.map(work, todo):
+        for unit in cluster.map(work, todo()):
             done.add(unit.key)
-            _event(layout, "unit", unit=unit.key)
+            _event(request.layout, "unit", unit=unit.key)
             if request.runtime.processes:  # nothing was reported from inside
                 watcher(_progress_of(request, unit))
-            while position < len(units) and units[position].key in done:
-                yield units[position]
-                position += 1
-    yield from units[position:]
+            yield from ready()
+    yield from ready()
 
 
 def _progress_of(request: Request, unit: Unit) -> tokenize.Progress:
@@ -270,42 +294,19 @@ def _progress_of(request: Request, unit: Unit) -> tokenize.Progress:
 
 
 def _limited(
-    request: Request, units: list[Unit], work: Callable[[Unit, Any], None], merger: merge.Merger, cluster: Cluster
+    request: Request, supply: Supply, work: Callable[[Unit, Any], None], merger: merge.Merger, cluster: Cluster
 ) -> Iterator[Unit]:
     """One unit at a time, each told how many documents are still wanted: a limit is for a first look."""
     assert request.recipe.limit is not None
-    for unit in units:
+    for unit in (unit for units in supply for unit in units):
         left = request.recipe.limit - merger.counts.num_documents
         if left <= 0:
             return
         limited = unit.model_copy(update={"limit": left})
-        if not _is_whole(request, limited):
+        if not supply.is_whole(limited):
             for _ in cluster.map(work, [limited]):
                 _event(request.layout, "unit", unit=limited.key)
         yield limited
-
-
-def _job(request: Request) -> tokenize.Job:
-    return tokenize.Job(request.layout, request.digest, request.runtime)
-
-
-def _is_whole(request: Request, unit: Unit) -> bool:
-    """Whether an earlier run finished this unit, `tokenize.may_use` it, and its shard is still what it wrote.
-
-    Shards are not synced to disk one by one, so after a power failure a manifest may stand beside a hollow shard.
-    """
-    manifest = tokenize.load_done(request.layout, unit.key, request.digest)
-    shard = request.layout.shard(unit.key)
-    if (
-        manifest is not None
-        and tokenize.may_use(_job(request), manifest.engine)
-        and checksum(bin_path(shard)) == manifest.files.bin_checksum
-        and checksum(idx_path(shard)) == manifest.files.idx_checksum
-    ):
-        return True
-    with explain(shard, "clear"):
-        request.layout.unit_manifest(unit.key).unlink(missing_ok=True)
-    return False
 
 
 def _collect(request: Request, merger: merge.Merger, unit: Unit) -> None:
@@ -338,35 +339,6 @@ def _check_rejects(request: Request, merger: merge.Merger, total_bytes: int) -> 
         f"{request.layout.rejects}. Mend the source, choose another field with --set reader.text=NAME, or allow more "
         "with --set runtime.max_rejects=SHARE"
     )
-
-
-class _Hashing:
-    """Checksums of the source files, taken by a thread while the units are worked: it reads ahead of them."""
-
-    def __init__(self, files: Sequence[SourceFile]) -> None:
-        self._files = files
-        self._stop = threading.Event()
-        self._pool = ThreadPoolExecutor(1, "hashing")
-
-    def __enter__(self) -> Self:
-        self._future = self._pool.submit(lambda: tuple(self._checksum(file) for file in self._files))
-        return self
-
-    def _checksum(self, file: SourceFile) -> SourceFile:
-        result = with_checksum(file, self._stop)
-        check_unchanged(file)
-        return result
-
-    def result(self) -> tuple[SourceFile, ...]:
-        """The files with their checksums, once more found to be those that were listed."""
-        files = self._future.result()
-        for file in files:
-            check_unchanged(file)
-        return files
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._pool.shutdown()
 
 
 def _event(layout: Layout, event: str, **values: Any) -> None:

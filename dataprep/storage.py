@@ -55,7 +55,7 @@ def output_error(path: Path, doing: str, error: OSError) -> OutputError:
         what = "quota exceeded" if error.errno == errno.EDQUOT else "no space left"
         free = ""
         with contextlib.suppress(OSError):
-            free = f" ({shutil.disk_usage(_existing(path)).free / 1e6:.0f} MB free)"
+            free = f" ({shutil.disk_usage(existing(path)).free / 1e6:.0f} MB free)"
         again = "run the same command again: finished units are kept"
         hint = f"{what}{free}; make room or choose another --output, then {again}"
     elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
@@ -67,7 +67,8 @@ def output_error(path: Path, doing: str, error: OSError) -> OutputError:
     return OutputError(f"cannot {doing} {path}: {hint}")
 
 
-def _existing(path: Path) -> Path:
+def existing(path: Path) -> Path:
+    """The path itself, or the nearest folder above it that exists."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
@@ -189,10 +190,19 @@ def write_json(path: Path, value: Any, durable: bool = True) -> None:
         file.write(text.encode() + b"\n")
 
 
-def append_line(path: Path, value: dict[str, Any]) -> None:
-    """Append one JSON line (a log, not a commitment: no fsync)."""
-    with explain(path, "append to"), path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(value, sort_keys=True) + "\n")
+def append_line(path: Path, value: dict[str, Any], durable: bool = False) -> None:
+    """Append one JSON line; what a crash cuts off is for the reader to leave out, and for `mend_lines`."""
+    with explain(path, "append to"), path.open("ab", buffering=0) as file:
+        write_all(file.fileno(), json.dumps(value, sort_keys=True).encode() + b"\n")
+        if durable:
+            os.fsync(file.fileno())
+
+
+def mend_lines(path: Path) -> None:
+    """End the last line of a file, which a crash may have cut off, so that the next one is not lost with it."""
+    with explain(path, "append to"), contextlib.suppress(FileNotFoundError), path.open("rb+", buffering=0) as file:
+        if file.seek(0, os.SEEK_END) and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+            file.write(b"\n")
 
 
 def checksum(path: Path, stop: threading.Event | None = None) -> str:

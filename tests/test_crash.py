@@ -30,6 +30,11 @@ MARK = ".tmp-"
 KILLED = -signal.SIGKILL
 
 
+def _count_units(output: Path) -> int:
+    plan = next(output.glob("work/*/plan.jsonl"))
+    return sum(len(json.loads(line)["units"]) for line in plan.read_text().splitlines()[1:])
+
+
 def _write_corpus(path: Path, num_bytes: int, seed: int = 0, rejects: bool = True) -> Path:
     draw = random.Random(seed)
     words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(1, 9))) for _ in range(2000)]
@@ -123,7 +128,7 @@ class Job:
         self.prefix = manifest.parent / "corpus_text_document"
         self.expected = _sha256(self.prefix)
         self.whole = self.prefix.with_suffix(".bin").read_bytes()
-        self.num_units = len(json.loads(next(output.glob("work/*/plan.json")).read_text())["units"])
+        self.num_units = _count_units(output)
         assert self.num_units > 30
         _check_visible(output, self.whole)
         _check_clean(output)

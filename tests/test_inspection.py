@@ -105,6 +105,6 @@ def test_status_survives_cut_and_missing_files(made, tmp_path):
     assert status(folder / "out")[0]["state"] == "published"
     events.unlink()
     assert status(folder / "out")[0]["state"] == "published"
-    (events.parent / "plan.json").write_text("{")
+    (events.parent / "plan.jsonl").write_text("{")
     assert status(folder / "out")[0]["state"] == "unreadable"
     assert status(tmp_path) == []

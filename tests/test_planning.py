@@ -12,8 +12,9 @@ import dataprep
 from dataprep import parity
 from dataprep.errors import SourceError, SpecError
 from dataprep.inspection import status
-from dataprep.planning import MAX_SLICES, cut_units, resolve
+from dataprep.planning import resolve
 from dataprep.stages.merge import Merger
+from dataprep.units import MAX_SLICES, cut_units
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def test_an_interrupted_run_goes_on_after_its_input_moved(corpus, tmp_path, monk
             dataprep.run(str(corpus), "sample", tmp_path / "out", settings=["runtime.unit_bytes=2000"])
     (entry,) = status(tmp_path / "out")
     assert (entry["state"], entry["last_event"]["error"]) == ("failed", "stopped")
-    for path in (tmp_path / "out" / "work").glob("*/shards/00000[13]*.json"):
+    for path in (tmp_path / "out" / "work").glob("*/shards/000000-0000[13]*.json"):
         path.unlink()
     moved = shutil.move(corpus.parent, tmp_path / "moved")
 

@@ -137,10 +137,14 @@ def test_something_is_shipped():
 
 @pytest.mark.parametrize("path", CORPORA, ids=lambda path: path.stem)
 def test_shipped_corpus_is_valid(path):
-    from dataprep.specs import Corpus, load_yaml
+    from dataprep.specs import Corpus, HubSource, Mixture, load_yaml
 
-    corpus = Corpus.from_json(load_yaml(path), str(path))
+    value = load_yaml(path)
+    corpus = (Mixture if "mixture" in value else Corpus).from_json(value, str(path))
 
+    if isinstance(corpus, Corpus) and isinstance(corpus.source, HubSource):
+        assert corpus.source.globs, "the default subset is one of the subsets"
+        assert "revision" in value["source"], "which revision is meant is written down, and resolved when a run begins"
     assert corpus.name == path.stem
     assert corpus.description
     assert corpus.license

@@ -16,12 +16,18 @@ from typing import Any
 
 import pytest
 
-from dataprep import planning, runner
+from dataprep import planning, runner, supply
 from dataprep.errors import OutputError, SourceError
 from dataprep.inspection import status
-from dataprep.stages import merge
+from dataprep.stages import merge, tokenize
+from dataprep.supply import Supply
 
 SETTINGS = ("runtime.workers=2", "runtime.unit_bytes=50000", "runtime.max_rejects=1")
+
+
+def _count_units(output: Path) -> int:
+    plan = next(output.glob("work/*/plan.jsonl"))
+    return sum(len(json.loads(line)["units"]) for line in plan.read_text().splitlines()[1:])
 
 
 def _write_corpus(path: Path, num_bytes: int = 400_000, seed: int = 0, bad: int = 0) -> Path:
@@ -74,7 +80,7 @@ class OnBatch(runner.Silent):
     def __init__(self, stage: str, action) -> None:
         self._wanted, self._action, self._now = stage, action, ""
 
-    def stage(self, name: str, total_bytes: int, done_bytes: int = 0) -> None:
+    def stage(self, name: str, *sizes: int) -> None:
         self._now = name
 
     def __call__(self, progress: object) -> None:
@@ -189,7 +195,7 @@ def test_a_shard_that_a_power_failure_left_hollow_is_done_again(corpus, tmp_path
     assert _sha256(result) == _sha256(_run(corpus, tmp_path / "other"))
 
 
-@pytest.mark.parametrize("name", ["recipe.json", "plan.json", "events.jsonl", "lock"])
+@pytest.mark.parametrize("name", ["recipe.json", "plan.jsonl", "events.jsonl", "lock"])
 @pytest.mark.parametrize("damage", ["zero", "cut", "empty", "remove"])
 def test_a_hollow_file_of_the_work_folder(corpus, tmp_path, monkeypatch, name, damage):
     output = tmp_path / "out"
@@ -249,7 +255,7 @@ def test_a_source_that_changes_stops_the_run(corpus, tmp_path, change):
 def test_a_source_that_changes_after_it_was_read_stops_the_run(corpus, tmp_path, monkeypatch):
     """All units are done; what is hashed for the manifest must be what was read, or the manifest lies."""
     output = tmp_path / "out"
-    original = runner.with_checksum
+    original = supply.with_checksum
     done: list[int] = []
 
     def late(file, stop=None):
@@ -259,7 +265,7 @@ def test_a_source_that_changes_after_it_was_read_stops_the_run(corpus, tmp_path,
         done.append(1)
         return original(file, stop)
 
-    monkeypatch.setattr(runner, "with_checksum", late)
+    monkeypatch.setattr(supply, "with_checksum", late)
     with pytest.raises(SourceError, match="changed during the run"):
         _run(corpus, output)
     assert done
@@ -344,7 +350,7 @@ def test_a_full_disk(tmp_path, mounted, size):
     done = _command(corpus, output)
     assert done.returncode == 0, done.stderr
     redone = len(_events(output, "unit")) - before
-    assert redone == len(json.loads(next(output.glob("work/*/plan.json")).read_text())["units"]) - finished
+    assert redone == _count_units(output) - finished
     prefix = done.stdout.splitlines()[-1]
     for suffix in ("bin", "idx"):
         assert Path(f"{prefix}.{suffix}").read_bytes() == Path(f"{expected.prefix}.{suffix}").read_bytes()
@@ -394,15 +400,17 @@ def test_100_000_units_plan_and_resume(tmp_path):
     request = planning.resolve([str(corpus)], "sample", output, settings=["runtime.unit_bytes=16", "runtime.workers=2"])
     before, start = _resident_bytes(), time.monotonic()
     request.layout.work.mkdir(parents=True)
-    units = planning.load_plan(request)
+    job = tokenize.Job(request.layout, request.digest, request.runtime)
+    units_of = Supply(request, job, print)
+    units = units_of.known()
     assert len(units) == number
     planned = time.monotonic() - start
     start = time.monotonic()
-    assert planning.load_plan(request) == units
+    assert Supply(request, job, print).known() == units
     read_back = time.monotonic() - start
     _make_one_shard(corpus, request, units, tmp_path)
     start = time.monotonic()
-    whole = sum(runner._is_whole(request, unit) for unit in units)
+    whole = sum(units_of.is_whole(unit) for unit in units)
     scanned = time.monotonic() - start
     growth = (_resident_bytes() - before) / 1e6
     ms = 1e3 / number

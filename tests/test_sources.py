@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from dataprep.errors import SourceError, SpecError
-from dataprep.sources import check_same, check_unchanged, list_files, with_checksum
+from dataprep.sources import check_same, check_unchanged, with_checksum
+from dataprep.sources.local import list_local
 from dataprep.specs import FilesSource, ReaderSpec
 
 LINE = '{"text": "x"}\n'
@@ -14,7 +15,7 @@ LINE = '{"text": "x"}\n'
 
 def listing(folder, *paths, exclude=()):
     source = FilesSource(paths=tuple(map(str, paths)), exclude=exclude)
-    return [file.name for file in list_files(source, ReaderSpec(), folder)]
+    return [file.name for file in list_local(source, ReaderSpec(), folder)]
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_a_name_that_is_not_utf8_is_said(folder):
 
 
 def test_touched_is_not_changed_but_another_content_is(folder):
-    (file,) = (with_checksum(f) for f in list_files(FilesSource(paths=("a.jsonl",)), ReaderSpec(), folder))
+    (file,) = (with_checksum(f) for f in list_local(FilesSource(paths=("a.jsonl",)), ReaderSpec(), folder))
     check_unchanged(file)
     os.utime(file.path, (1, 1))
     with pytest.raises(SourceError, match="changed"):

@@ -62,9 +62,10 @@ def test_digest_survives_json():
 
 
 def test_digest_does_not_depend_on_where_things_lie_or_what_the_tokenizer_is_called():
-    file = _changed(FILE, path="/elsewhere/b.jsonl", mtime_ns=1)
-    tokenizer = _changed(TOKENIZER, path="/elsewhere", name="another")
-    assert _changed(RECIPE, files=[file.to_json()], tokenizer=tokenizer.to_json()).digest == DIGEST
+    file = _changed(FILE, path="/elsewhere/b.jsonl", mtime_ns=1, url="hf://datasets/o/n@1/a/b.jsonl")
+    tokenizer = _changed(TOKENIZER, path="/elsewhere", name="another", origin="hf://o/n@1")
+    changed = _changed(RECIPE, files=[file.to_json()], tokenizer=tokenizer.to_json(), origin="hf://o/n@1", license="x")
+    assert changed.digest == DIGEST
 
 
 OTHER_POLICY = {"bos": "never", "eod": "none", "special_text": "reject", "empty": "keep", "dtype": "int32"}
@@ -119,9 +120,9 @@ def test_no_field_is_forgotten_by_the_tests_above():
     """A new field needs a decision: does it enter the digest?"""
     assert set(TokenPolicy.model_fields) == set(OTHER_POLICY)
     assert set(ReaderSpec.model_fields) == set(OTHER_READER)
-    assert set(SourceFile.model_fields) == {*OTHER_FILE, "path", "mtime_ns"}
-    assert set(TokenizerIdentity.model_fields) == {*OTHER_TOKENIZER, "path", "name"}
-    assert set(Recipe.model_fields) == {*OTHER_RECIPE, "reader", "files", "tokenizer", "policy"}
+    assert set(SourceFile.model_fields) == {*OTHER_FILE, "path", "url", "mtime_ns"}
+    assert set(TokenizerIdentity.model_fields) == {*OTHER_TOKENIZER, "path", "origin", "name"}
+    assert set(Recipe.model_fields) == {*OTHER_RECIPE, "origin", "license", "reader", "files", "tokenizer", "policy"}
 
 
 def test_a_recipe_is_frozen():
@@ -163,7 +164,7 @@ CORPUS = "name: c\nsource: {kind: files, paths: [a.jsonl]}\n"
         ("source: {kind: files, paths: a.jsonl}", "source.paths: "),
         ("source: {kind: files, paths: [a], globs: []}", "source.globs: unknown key; known here: kind, paths, exclude"),
         ("source: {kind: ftp, paths: [a]}", "source.kind: "),
-        ("raeder: {}", "raeder: unknown key; known here: name, description, license, source, reader"),
+        ("raeder: {}", "raeder: unknown key; known here: name, aliases, description, license, size, source, reader"),
         ("name: a/b", "name: "),
         ("name: ''", "name: "),
         ("name: .hidden", "name: "),

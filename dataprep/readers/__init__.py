@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dataprep.batches import TextBatch
 from dataprep.readers import arrow, parquet, ranges
-from dataprep.readers.detection import detect
+from dataprep.readers.detection import check_format, detect, format_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dataprep.manifest import Slice
     from dataprep.specs import FileFormat, ReaderSpec, SourceFile
 
-__all__ = ["cut", "detect", "read"]
+__all__ = ["check_format", "cut", "detect", "format_by_name", "read"]
 
 
 class _Format(Protocol):
@@ -52,7 +52,8 @@ def cut(index: int, file: SourceFile, reader: ReaderSpec, unit_bytes: int) -> li
         unit_bytes: text per slice; a row group, a record batch or a long record may make it more.
 
     Returns:
-        Slices that hold every record once. None for a Parquet or Arrow file without row groups.
+        Slices that hold every record once, their ``num_bytes`` adding up to the file's. None for a Parquet or Arrow
+        file without row groups.
 
     Raises:
         SourceError: the file cannot be opened, or has no column of text under the name asked for.

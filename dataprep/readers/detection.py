@@ -10,7 +10,7 @@ from dataprep.readers.records import BLANKS, BOM
 from dataprep.readers.streams import compression_of, fill, open_stream
 
 if TYPE_CHECKING:
-    from dataprep.specs import Compression, FileFormat, ReaderSpec
+    from dataprep.specs import Compression, FileFormat, ReaderSpec, SourceFile
 
 PARQUET_MAGIC = b"PAR1"
 ARROW_FILE_MAGIC = b"ARROW1"
@@ -23,6 +23,7 @@ SUFFIXES: dict[str, FileFormat] = {
     ".text": "text",
     ".md": "text",
 }
+COLUMN_SUFFIXES: dict[str, FileFormat] = {".parquet": "parquet", ".arrow": "arrow"}
 COMPRESSION_SUFFIXES: dict[str, Compression] = {
     ".gz": "gzip",
     ".zst": "zstd",
@@ -56,6 +57,42 @@ def detect(path: Path, reader: ReaderSpec) -> tuple[FileFormat, Compression]:
         _check_suffix(path, reader)
     _check_settings(path, found, reader)
     return found, compression
+
+
+def format_by_name(name: str, where: str, reader: ReaderSpec) -> tuple[FileFormat, Compression]:
+    """What a file is that is not here yet, by its name.
+
+    Args:
+        name: its path.
+        where: for the message.
+        reader: may say the format.
+
+    Raises:
+        SpecError: the name does not tell.
+    """
+    path = Path(name)
+    inner, outer = _suffixes(path)
+    compression = COMPRESSION_SUFFIXES.get(outer, "none")
+    found = reader.format if reader.format != "auto" else (SUFFIXES | COLUMN_SUFFIXES).get(inner)
+    if found is None:
+        raise SpecError(
+            f"cannot tell by its name what {where} is; set reader.format=jsonl, parquet, arrow or text, or leave it "
+            "out with source.exclude"
+        )
+    _check_settings(path, found, reader)
+    return found, compression
+
+
+def check_format(file: SourceFile, reader: ReaderSpec) -> None:
+    """Make sure that a file that was fetched is what its name says.
+
+    Raises:
+        SourceError: it is something else: a page that asks to log in, a pointer to a file.
+    """
+    found = detect(Path(file.path), reader)
+    if found != (file.format, file.compression):
+        expected, got = (f"{kind} ({container})" for kind, container in ((file.format, file.compression), found))
+        raise SourceError(f"{file.url}: expected {expected}, found {got}; set reader.format if that is what it is")
 
 
 def _format_of(path: Path, head: bytes, reader: ReaderSpec) -> FileFormat:

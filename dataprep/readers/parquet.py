@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -26,27 +27,36 @@ BUFFER_BYTES = 1 << 20
 
 def cut(index: int, file: SourceFile, reader: ReaderSpec, unit_bytes: int) -> list[Slice]:
     """Runs of row groups of about `unit_bytes` of text, uncompressed."""
-    slices: list[Slice] = []
     with _open(file, reader) as (opened, column):
-        start = text = on_disk = 0
-        for group in range(opened.metadata.num_row_groups):
-            chunk = opened.metadata.row_group(group).column(column)
-            if group > start and text + chunk.total_uncompressed_size > unit_bytes:
-                slices.append(Slice(file=index, start=start, stop=group, num_bytes=on_disk))
-                start, text, on_disk = group, 0, 0
-            text += chunk.total_uncompressed_size
-            on_disk += chunk.total_compressed_size
-        if start < opened.metadata.num_row_groups:
-            slices.append(Slice(file=index, start=start, stop=opened.metadata.num_row_groups, num_bytes=on_disk))
-    return slices
+        ends = _text_ends(opened, column, range(opened.metadata.num_row_groups))
+    starts = [0] if len(ends) > 1 else []
+    for group in range(1, len(ends) - 1):
+        if ends[group + 1] - ends[starts[-1]] > unit_bytes:
+            starts.append(group)
+    stops = [*starts[1:], len(ends) - 1]
+    places = [file.num_bytes * ends[stop] // ends[-1] if ends[-1] else 0 for stop in [0, *stops]]
+    places[-1] = file.num_bytes
+    return [
+        Slice(file=index, start=start, stop=stop, num_bytes=after - before)
+        for start, stop, before, after in zip(starts, stops, places, places[1:], strict=False)
+    ]
+
+
+def _text_ends(opened: pq.ParquetFile, column: int, groups: range) -> list[int]:
+    """0, and where the text of each row group ends, in bytes uncompressed."""
+    sizes = (opened.metadata.row_group(group).column(column).total_uncompressed_size for group in groups)
+    return [0, *itertools.accumulate(sizes)]
 
 
 def read(file: SourceFile, part: Slice, reader: ReaderSpec, batch_bytes: int) -> Iterator[TextBatch]:
     """The values of a run of row groups."""
     with _open(file, reader) as (opened, column):
-        row = 0
-        for group in range(part.start, part.stop):
-            yield from _read_group(opened, Values(file, reader, batch_bytes), (group, column), row)
+        row, groups = 0, range(part.start, part.stop)
+        ends = _text_ends(opened, column, groups)
+        places = [part.num_bytes * end // max(1, ends[-1]) for end in ends]
+        for group, before, after in zip(groups, places, places[1:], strict=False):
+            values = Values(file, reader, batch_bytes)
+            yield from _read_group(opened, values, (group, column), row, after - before)
             row += opened.metadata.row_group(group).num_rows
 
 
@@ -77,11 +87,12 @@ def _num_leaves(type_: pa.DataType) -> int:
     return sum(_num_leaves(type_.field(i).type) for i in range(type_.num_fields))
 
 
-def _read_group(opened: pq.ParquetFile, values: Values, where: tuple[int, int], first_row: int) -> Iterator[TextBatch]:
-    """One row group; a corrupt one ends in a batch that takes the others back."""
-    group, column = where
-    chunk = opened.metadata.row_group(group).column(column)
-    num_rows, num_bytes = opened.metadata.row_group(group).num_rows, chunk.total_compressed_size
+def _read_group(
+    opened: pq.ParquetFile, values: Values, where: tuple[int, int], first_row: int, num_bytes: int
+) -> Iterator[TextBatch]:
+    """One row group that stands for `num_bytes` of the file; a corrupt one ends in a batch that takes others back."""
+    group = where[0]
+    num_rows = opened.metadata.row_group(group).num_rows
     seen = reported = 0
     try:
         for batch in _group_batches(opened, values, where, first_row):

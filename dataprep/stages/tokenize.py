@@ -42,12 +42,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What one batch added: source bytes as they lie on disk, documents, tokens, bytes of text."""
+    """What one batch added: source bytes as they lie on disk, documents, tokens, bytes of text, bytes fetched."""
 
     source_bytes: int = 0
     documents: int = 0
     tokens: int = 0
     text_bytes: int = 0
+    fetched_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,7 @@ class Gate:
     num_documents: int
 
 
-def gate(job: Job, unit: Unit) -> Gate:
+def gate(job: Job, unit: Unit | None) -> Gate:
     """Hold the engine to the reference on nasty strings and the first documents of a unit; see `parity.gate`.
 
     Raises:
@@ -241,7 +242,7 @@ def gate(job: Job, unit: Unit) -> Gate:
         return Gate(engine, reference, 0)
     batches = (
         batch
-        for part in unit.slices
+        for part in (unit.slices if unit is not None else ())
         for batch in readers.read(recipe.files[part.file], part, recipe.reader, parity.GATE_BYTES)
         if len(batch)
     )

@@ -1,9 +1,6 @@
-"""List the files of a corpus, and notice when they change.
+"""Files on this machine: list them, and notice when they change.
 
 A listing is sorted by name, complete, and knows the size, mtime, format and container of every file.
-Names are paths below the folder all files share: moving a corpus changes nothing, renaming a file does.
-
-Not here: reading (`readers`). Fetching from hubs and over HTTP gets its functions here.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
 GLOB = set("*?[")
 
 
-def list_files(source: FilesSource, reader: ReaderSpec, folder: Path) -> tuple[SourceFile, ...]:
+def list_local(source: FilesSource, reader: ReaderSpec, folder: Path) -> tuple[SourceFile, ...]:
     """All files of a source, sorted by name.
 
     Args:
@@ -125,7 +122,7 @@ def _describe(name: str, path: Path, reader: ReaderSpec) -> SourceFile:
 
 
 def check_unchanged(file: SourceFile) -> None:
-    """Make sure that a file is still the one that was listed.
+    """Make sure that a file is still the one that was listed, or fetched.
 
     Raises:
         SourceError: it is gone, or its size or mtime changed.
@@ -134,9 +131,10 @@ def check_unchanged(file: SourceFile) -> None:
         stat = os.stat(file.path)
     except OSError as error:
         raise SourceError(f"{file.path} was listed and is gone: {error.strerror}; run again once it is back") from error
-    if (stat.st_size, stat.st_mtime_ns) != (file.num_bytes, file.mtime_ns):
+    if stat.st_size != file.num_bytes or (file.mtime_ns is not None and stat.st_mtime_ns != file.mtime_ns):
+        when = "" if file.mtime_ns is None else f" modified at {_time(file.mtime_ns)}"
         raise SourceError(
-            f"{file.path} changed during the run, or since: {file.num_bytes} bytes modified at {_time(file.mtime_ns)} "
+            f"{file.path} changed during the run, or since: {file.num_bytes} bytes{when} "
             f"when listed, {stat.st_size} bytes modified at {_time(stat.st_mtime_ns)} now; run again once nothing "
             "writes to it"
         )

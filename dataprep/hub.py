@@ -1,0 +1,274 @@
+"""The Hugging Face hub: which commit, which files, where, and what to say when it refuses.
+
+    commit    repository and revision -> 40 hex digits; everything after it asks for this commit
+    tree      commit -> files with sizes and checksums
+    read      one small file, whole
+    cache     some small files, in the hub's own cache
+    address   hf://datasets/org/name@commit/path -> the address to fetch it from, and the headers for it
+
+All by huggingface_hub's public functions, so that ``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_HUB_OFFLINE`` and the login of
+``hf auth login`` mean what they mean everywhere. Fetching large files is `transfer`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
+
+from dataprep import web
+from dataprep.errors import DataprepError, SourceError
+from dataprep.web import Pause, TransientError, persist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+RepoType = Literal["dataset", "model"]
+
+
+@dataclass(frozen=True)
+class Repo:
+    """A repository at a revision."""
+
+    id: str
+    type: RepoType
+    revision: str
+
+    @property
+    def page(self) -> str:
+        """Its page, for people."""
+        from huggingface_hub.constants import ENDPOINT
+
+        return f"{ENDPOINT}/{'datasets/' if self.type == 'dataset' else ''}{self.id}"
+
+    @property
+    def url(self) -> str:
+        """``hf://[datasets/]org/name@revision``, as `huggingface_hub.HfFileSystem` writes it."""
+        kind = "datasets/" if self.type == "dataset" else ""
+        return f"hf://{kind}{self.id}@{quote(self.revision, safe='')}"
+
+    def file_url(self, path: str) -> str:
+        """The address of a file in it; `address` says where that is."""
+        return f"{self.url}/{quote(path)}"
+
+
+@dataclass(frozen=True)
+class RepoFile:
+    """A file of a repository: its path, its size, and ``sha256:`` or ``git-sha1:`` of its content."""
+
+    path: str
+    num_bytes: int
+    checksum: str
+
+
+def commit(repo: Repo) -> Repo:
+    """The same repository, its revision resolved to a commit.
+
+    Raises:
+        SourceError: no such repository or revision, no permission, no network.
+    """
+    if re.fullmatch(r"[0-9a-f]{40}", repo.revision):
+        return repo
+    info = _ask(repo, lambda api: api.repo_info(repo.id, repo_type=repo.type, revision=repo.revision))
+    if not info.sha:
+        raise SourceError(f"{repo.page} does not say which commit {repo.revision} is")
+    return Repo(repo.id, repo.type, info.sha)
+
+
+def tree(repo: Repo, folder: str = "") -> list[RepoFile]:
+    """All files below a folder; none if there is no such folder.
+
+    Raises:
+        SourceError: no permission, no network.
+    """
+    from huggingface_hub import RepoFile as Entry
+    from huggingface_hub.errors import EntryNotFoundError
+
+    def entries(api: Any) -> list[Any]:
+        found = api.list_repo_tree(repo.id, folder or None, recursive=True, revision=repo.revision, repo_type=repo.type)
+        try:
+            return list(found)
+        except EntryNotFoundError:
+            return []
+
+    return [
+        RepoFile(entry.path, entry.size, f"sha256:{entry.lfs.sha256}" if entry.lfs else f"git-sha1:{entry.blob_id}")
+        for entry in _ask(repo, entries)
+        if isinstance(entry, Entry)
+    ]
+
+
+def describe(repo: Repo, paths: Iterable[str]) -> list[RepoFile]:
+    """Those of the named files that there are."""
+    from huggingface_hub import RepoFile as Entry
+
+    found = _ask(
+        repo, lambda api: api.get_paths_info(repo.id, list(paths), revision=repo.revision, repo_type=repo.type)
+    )
+    return [
+        RepoFile(entry.path, entry.size, f"sha256:{entry.lfs.sha256}" if entry.lfs else f"git-sha1:{entry.blob_id}")
+        for entry in found
+        if isinstance(entry, Entry)
+    ]
+
+
+def read(repo: Repo, file: RepoFile) -> bytes:
+    """A small file, checked.
+
+    Raises:
+        SourceError: it cannot be had, or is not what the tree says.
+    """
+    url = repo.file_url(file.path)
+
+    def get() -> bytes:
+        where, headers = address(url)
+        with explained(repo), web.transient():
+            response = web.client().get(where, headers=headers, timeout=web.timeout_seconds(), follow_redirects=True)
+            web.raise_for_status(response)
+        data: bytes = response.content
+        if len(data) != file.num_bytes or not matches(data, file.checksum):
+            raise TransientError("what came is not what the listing says")
+        return data
+
+    return persist(get, url, Pause())
+
+
+def cache(repo: Repo, names: Sequence[str]) -> tuple[Repo, Path, list[str]]:
+    """Bring small files into the hub's own cache, where transformers and others find them as well; each is checked.
+
+    Args:
+        repo: at any revision.
+        names: files wanted; those that there are not are left out.
+
+    Returns:
+        The repository at its commit, the folder of the files, and which there are.
+
+    Raises:
+        SourceError: they cannot be had; offline, they are not in the cache.
+    """
+    from huggingface_hub import hf_hub_download
+
+    if web.is_offline():
+        return _cached(repo, names)
+    repo = commit(repo)
+    files = describe(repo, names)
+    folder = Path()
+    for file in files:
+        url = repo.file_url(file.path)
+
+        def get(file: RepoFile = file) -> Path:
+            with explained(repo), web.transient():
+                path = Path(hf_hub_download(repo.id, file.path, repo_type=repo.type, revision=repo.revision))
+                if not matches(path.read_bytes(), file.checksum):  # the client does not check it, and would keep it
+                    path.resolve().unlink(missing_ok=True)
+                    path.unlink(missing_ok=True)
+                    raise TransientError("what came is not what the listing says")
+            return path.parent
+
+        folder = persist(get, url, Pause())
+    return repo, folder, [file.path for file in files]
+
+
+def _cached(repo: Repo, names: Sequence[str]) -> tuple[Repo, Path, list[str]]:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    found = {
+        name: Path(path)
+        for name in names
+        if isinstance(path := try_to_load_from_cache(repo.id, name, revision=repo.revision, repo_type=repo.type), str)
+    }
+    if not found:
+        raise SourceError(web.offline_message(f"the tokenizer {repo.id} at {repo.revision}") + f" ({HF_HUB_CACHE})")
+    folder = next(iter(found.values())).parent
+    return Repo(repo.id, repo.type, folder.name), folder, list(found)
+
+
+def matches(data: bytes, checksum: str) -> bool:
+    """Whether a content has a ``sha256:`` or ``git-sha1:`` checksum."""
+    algorithm, _, value = checksum.partition(":")
+    if algorithm == "git-sha1":
+        return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest() == value
+    return hashlib.sha256(data).hexdigest() == value
+
+
+def address(url: str) -> tuple[str, dict[str, str]]:
+    """Where to fetch a ``hf://`` address from, and the headers for it: the user's token, if there is one.
+
+    The token goes to the hub. It answers with a redirect to a store of files, at another origin, and the client
+    sends no token there.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.utils import build_hf_headers
+
+    repo, path = split(url)
+    kind = "datasets/" if repo.type == "dataset" else ""
+    where = f"{constants.ENDPOINT}/{kind}{repo.id}/resolve/{quote(repo.revision, safe='')}/{path}"
+    return where, build_hf_headers(library_name="dataprep") | web.PLAIN
+
+
+def split(url: str) -> tuple[Repo, str]:
+    """``hf://datasets/org/name@commit/path`` -> repository and path, the path still quoted."""
+    match = re.fullmatch(r"hf://(datasets/)?([^/]+/[^/@]+)@([^/]+)/(.+)", url)
+    assert match, url
+    return Repo(match[2], "dataset" if match[1] else "model", match[3].replace("%2F", "/")), match[4]
+
+
+def _ask(repo: Repo, call: Callable[[Any], Any]) -> Any:
+    from huggingface_hub import HfApi
+
+    def once() -> Any:
+        with explained(repo), web.transient():
+            return call(HfApi(library_name="dataprep"))
+
+    return persist(once, repo.url, Pause())
+
+
+@contextlib.contextmanager
+def explained(repo: Repo) -> Iterator[None]:
+    """Turn a refusal of the hub into an error that says what to do."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except (TransientError, DataprepError):
+        raise
+    except errors.GatedRepoError as error:
+        raise SourceError(
+            f"{repo.id} is gated: accept its conditions at {repo.page}, then give your token: `hf auth login`, or the "
+            f"variable HF_TOKEN, or the file {_token_path()}"
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise SourceError(
+            f"the hub has no {repo.type} {repo.id}, or it is private: check the name at {repo.page}; if it is private, "
+            f"give your token: `hf auth login`, or the variable HF_TOKEN, or the file {_token_path()}"
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise SourceError(f"{repo.id} has no revision {repo.revision!r}; see {repo.page}/tree/main") from error
+    except errors.EntryNotFoundError as error:
+        raise SourceError(f"{repo.id} has no such file; see {repo.page}/tree/{repo.revision}") from error
+    except errors.OfflineModeIsEnabled as error:
+        raise SourceError(web.offline_message(repo.url)) from error
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            raise SourceError(
+                f"the hub refuses {repo.id} ({status}): check the token in HF_TOKEN or {_token_path()}, and {repo.page}"
+            ) from error
+        raise SourceError(f"the hub refuses {repo.id}: {_first_line(error)}") from error
+    except errors.HFValidationError as error:
+        raise SourceError(f"{repo.id} is no name of a repository: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _token_path() -> str:
+    from huggingface_hub.constants import HF_TOKEN_PATH
+
+    return str(HF_TOKEN_PATH)

@@ -1,0 +1,136 @@
+"""Object stores and other file systems, by fsspec: list, and read a range.
+
+Their credentials are found as their own tools find them (``AWS_PROFILE``, ``AWS_ENDPOINT_URL``,
+``GOOGLE_APPLICATION_CREDENTIALS``, ...); fsspec's settings by environment hold, e.g. ``FSSPEC_S3_ANON=true`` for a
+public bucket without credentials.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from dataprep import web
+from dataprep.errors import DataprepError, SourceError, SpecError
+from dataprep.web import Pause, TransientError, persist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+REQUEST_BYTES = 16 << 20
+"""What is asked for at once."""
+
+PACKAGES = {"s3": "dataprep-llm[s3]", "s3a": "dataprep-llm[s3]", "gs": "dataprep-llm[gcs]", "gcs": "dataprep-llm[gcs]"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file: its address, its size, and what tells one content from another ('' where the store does not say)."""
+
+    url: str
+    num_bytes: int
+    etag: str
+
+
+def open_store(url: str, **options: Any) -> tuple[Any, str]:
+    """The file system of an address, and the path in it.
+
+    Raises:
+        SpecError: no such file system, or its package is not installed.
+    """
+    import fsspec
+
+    web.check_online(url)
+    scheme = urlsplit(url).scheme
+    try:
+        store, path = fsspec.core.url_to_fs(url, **options)
+    except ImportError as error:
+        package = PACKAGES.get(scheme)
+        hint = f"pip install '{package}'" if package else str(error)
+        raise SpecError(f"{url}: reading {scheme}:// needs a package more: {hint}") from error
+    except ValueError as error:
+        raise SpecError(f"{url}: {error}") from error
+    return store, path
+
+
+def find(url: str) -> list[Found]:
+    """The files that an address, a folder or a glob names.
+
+    Raises:
+        SpecError: none.
+        SourceError: no permission, no network.
+    """
+    store, path = open_store(url)
+    scheme = urlsplit(url).scheme
+
+    def look() -> list[Found]:
+        store.invalidate_cache()
+        if set(path) & set("*?["):
+            found = store.glob(path, detail=True)
+        elif store.isfile(path):
+            found = {path: store.info(path)}
+        else:
+            found = store.find(path, detail=True)
+        return [
+            Found(f"{scheme}://{name.lstrip('/')}" if scheme != "file" else f"file://{name}", info["size"], _etag(info))
+            for name, info in found.items()
+            if info["type"] == "file" and not name.endswith("/")
+        ]
+
+    found: list[Found] = persist(lambda: _translated(look, url), url, Pause())
+    if not found:
+        raise SpecError(f"{url} names no file")
+    return found
+
+
+def blocks(url: str, start: int, stop: int, etag: str | None) -> Iterator[bytes]:
+    """The bytes of a file from `start` to `stop`, some at a time.
+
+    Raises:
+        TransientError: the connection broke.
+        SourceError: it is gone, forbidden, or has changed (`etag`).
+    """
+    store, path = open_store(url)
+    _check_same(store, path, url, etag)
+    while start < stop:
+        end = min(start + REQUEST_BYTES, stop)
+        block = _translated(lambda a=start, b=end: store.cat_file(path, start=a, end=b), url)  # type: ignore[misc]
+        if len(block) != end - start:
+            raise TransientError(f"asked for {end - start:,} bytes, got {len(block):,}")
+        yield block
+        start = end
+    _check_same(store, path, url, etag)
+
+
+def _check_same(store: Any, path: str, url: str, etag: str | None) -> None:
+    store.invalidate_cache()
+    if etag and _etag(_translated(lambda: store.info(path), url)) != etag:
+        raise SourceError(f"{url} changed since it was listed; run the same command again")
+
+
+def _etag(info: dict[str, Any]) -> str:
+    for key in ("ETag", "etag", "md5Hash", "generation", "mtime", "LastModified"):
+        if info.get(key):
+            return str(info[key]).strip('"')
+    return ""
+
+
+def _translated(call: Callable[[], Any], url: str) -> Any:
+    try:
+        return call()
+    except FileNotFoundError as error:
+        raise SourceError(f"{url} does not exist (or the bucket hides it from you): check the address") from error
+    except PermissionError as error:
+        raise SourceError(
+            f"{url}: {error}; check your credentials, or set FSSPEC_S3_ANON=true for a public bucket"
+        ) from error
+    except (DataprepError, TransientError):
+        raise
+    except Exception as error:  # the error trees of the stores have no common root
+        if type(error).__name__ == "NoCredentialsError":
+            raise SourceError(
+                f"{url}: no credentials found; give them as for the store's own tools, or set FSSPEC_S3_ANON=true for "
+                "a public bucket"
+            ) from error
+        raise TransientError(f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,217 @@
+"""A file while it is fetched: whose it is, what is there of it, and its checksums as it grows.
+
+A part is private to one process, which holds its lock while it writes. One that a dead run left is taken over by a
+rename: of several who try, one wins. Parts are written by position, so that even two who took each other for dead
+write the same bytes to the same places.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from dataprep.storage import COPY_BYTES, MARK, explain, sync_folder, write_all
+
+if TYPE_CHECKING:
+    from dataprep.layout import RawFolder
+    from dataprep.web import Pause
+
+IDLE_SECONDS = 60.0
+"""A part of another machine that nobody wrote to for so long was left by a dead run: locks may mean nothing there."""
+
+LOCKING_SECONDS = 2.0
+"""How long a process of this machine may take between naming a part and locking it."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A file to fetch.
+
+    Attributes:
+        name: below the raw folder.
+        url: where it is: ``hf://``, ``https://``, or an object store.
+        num_bytes: its size.
+        checksum: ``sha256:``, ``git-sha1:``, ``etag:``, or None.
+    """
+
+    name: str
+    url: str
+    num_bytes: int
+    checksum: str | None
+
+    @property
+    def identity(self) -> str:
+        return f"{self.num_bytes} {self.checksum}"
+
+
+class Digests:
+    """Checksums of a content, as it comes."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._sha256 = hashlib.sha256()
+        self._git = hashlib.sha1(b"blob %d\0" % wanted.num_bytes, usedforsecurity=False)
+        self._needs_git = (wanted.checksum or "").startswith("git-sha1:")
+
+    def update(self, data: bytes | memoryview) -> None:
+        self._sha256.update(data)
+        if self._needs_git:
+            self._git.update(data)
+
+    def read(self, fd: int, stop: int) -> int:
+        """Take in the first bytes of a file, up to `stop`; says how many there were."""
+        view, position = memoryview(bytearray(COPY_BYTES)), 0
+        while position < stop and (count := os.preadv(fd, [view[: stop - position]], position)):
+            self.update(view[:count])
+            position += count
+        return position
+
+    @property
+    def sha256(self) -> str:
+        return self._sha256.hexdigest()
+
+    def agree(self, checksum: str | None) -> bool:
+        """Whether the content is what the source states; what states nothing about it agrees with all."""
+        algorithm, _, value = (checksum or "").partition(":")
+        known = {"sha256": self.sha256, "git-sha1": self._git.hexdigest()}
+        return known.get(algorithm, value) == value
+
+
+class Part:
+    """A file while it is fetched."""
+
+    def __init__(self, path: Path, fd: int, wanted: Wanted) -> None:
+        self.path, self._fd, self._wanted = path, fd, wanted
+        self._digests = Digests(wanted)
+        self.num_bytes = self._digests.read(fd, wanted.num_bytes)
+
+    @classmethod
+    def open(cls, path: Path, wanted: Wanted, left: list[Path]) -> Self | None:
+        """A new part, or the longest of those that dead runs left; None if another process was faster."""
+        with explain(path, "create"):
+            if left:
+                try:
+                    longest = max(left, key=lambda p: p.stat().st_size)
+                    os.rename(longest, path)
+                except FileNotFoundError:
+                    return None
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            with contextlib.suppress(OSError):  # a file system without locks: then idle time tells
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.utime(fd)  # a sign of life for machines that do not see the lock
+            return cls(path, fd, wanted)
+
+    @property
+    def sha256(self) -> str:
+        return self._digests.sha256
+
+    def write(self, data: bytes) -> None:
+        with explain(self.path, "write"):
+            os.lseek(self._fd, self.num_bytes, os.SEEK_SET)
+            write_all(self._fd, data)
+        self._digests.update(data)
+        self.num_bytes += len(data)
+
+    def restart(self) -> None:
+        """Begin anew."""
+        with explain(self.path, "cut back"):
+            os.ftruncate(self._fd, 0)
+        self._digests, self.num_bytes = Digests(self._wanted), 0
+
+    def is_whole(self) -> bool:
+        """Whether all bytes are there, and are those that the source states."""
+        whole = self.num_bytes == self._wanted.num_bytes == os.fstat(self._fd).st_size
+        return whole and self._digests.agree(self._wanted.checksum)
+
+    def publish(self, path: Path) -> None:
+        with explain(path, "finish"):
+            os.fsync(self._fd)
+            os.replace(self.path, path)
+            sync_folder(path.parent)
+
+    def discard(self) -> None:
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+        self._close()
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+
+
+def claim(folder: RawFolder, wanted: Wanted, pause: Pause) -> Part | None:
+    """A part of this process's own, or None once the file is there; waits while another process fetches it.
+
+    Raises:
+        OutputError: the file system refuses.
+        Cancelled: the pause was stopped.
+    """
+    begin, path = folder.part(wanted.name, wanted.identity), folder.files / wanted.name
+    while True:
+        if path.exists():
+            return None
+        with explain(folder.parts, "look into"):
+            there = [p for p in folder.parts.iterdir() if p.name.startswith(begin)]
+        if any(_is_alive(p) for p in there):
+            pause.wait(0.2)
+            continue
+        part = Part.open(folder.parts / (begin + _owner()), wanted, there)
+        if part is None:
+            continue
+        rivals = [p for p in folder.parts.iterdir() if p.name.startswith(begin) and p.name < part.path.name]
+        if any(_is_alive(p) for p in rivals):  # two began in the same instant
+            part.discard()
+            continue
+        return part
+
+
+def _host() -> str:
+    return re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
+
+
+def _owner() -> str:
+    return f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _is_alive(path: Path) -> bool:
+    """Whether somebody is writing a part: holds its lock, or, on another machine, wrote to it lately."""
+    try:
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            except OSError:
+                pass
+            idle = time.time() - os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return False
+    host, pid, _ = path.name.rpartition(MARK)[2].rsplit("-", 2)
+    if host != _host():
+        return idle < IDLE_SECONDS
+    return int(pid) != os.getpid() and _is_running(int(pid)) and idle < LOCKING_SECONDS
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

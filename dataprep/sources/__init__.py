@@ -1,0 +1,79 @@
+"""What a corpus consists of: the sorted, complete list of its files.
+
+    local    files of the user, on this machine or a mounted file system
+    repos    files of a hub repository at one commit
+    urls     files by their addresses: HTTP and object stores
+    columns  what is in the first file, looked at from afar
+
+Names are paths below the folder all files share: moving a corpus changes nothing, renaming a file does. Fetching is
+`transfer`'s, reading the `readers`'.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dataprep import web
+from dataprep.errors import SourceError
+from dataprep.layout import RawFolder
+from dataprep.sources.local import check_same, check_unchanged, list_local, with_checksum
+from dataprep.sources.repos import list_repo
+from dataprep.sources.urls import list_urls
+from dataprep.specs import FilesSource, HubSource, Listing, UrlsSource
+from dataprep.storage import make_folder, write_json
+
+if TYPE_CHECKING:
+    from dataprep.specs import ReaderSpec
+
+__all__ = ["check_same", "check_unchanged", "list_files", "remember", "with_checksum"]
+
+
+def list_files(source: FilesSource | HubSource | UrlsSource, reader: ReaderSpec, folder: Path, output: Path) -> Listing:
+    """All files of a source, sorted by name. Of those to be fetched, the path is where they will lie.
+
+    Args:
+        source: where the files are.
+        reader: decides how the content is read; see `readers.detect`.
+        folder: what relative paths start at.
+        output: the folder the user named, below which fetched files lie.
+
+    Raises:
+        SpecError: a path, glob or subset names nothing.
+        SourceError: a file cannot be opened, or its format cannot be told; the source cannot be reached.
+    """
+    if isinstance(source, FilesSource):
+        return Listing(files=list_local(source, reader, folder))
+    if web.is_offline():
+        return _remembered(source, output)
+    if isinstance(source, HubSource):
+        return list_repo(source, reader, output)
+    return list_urls(source, reader, output)
+
+
+def remember(source: FilesSource | HubSource | UrlsSource, listing: Listing) -> None:
+    """Keep a listing beside the files, for runs without network."""
+    if isinstance(source, FilesSource):
+        return
+    assert listing.raw is not None
+    raw = RawFolder(Path(listing.raw))
+    make_folder(raw.path)
+    write_json(raw.listing(source.to_json()), listing.to_json())
+
+
+def _remembered(source: HubSource | UrlsSource, output: Path) -> Listing:
+    """The newest listing that an earlier run with network has kept of this source.
+
+    Raises:
+        SourceError: there is none.
+    """
+    found = sorted(RawFolder.listings(output, source.to_json()), key=lambda path: path.stat().st_mtime_ns)
+    if not found:
+        what = source.repo if isinstance(source, HubSource) else ", ".join(source.urls)
+        raise SourceError(
+            f"offline, and {output / 'raw'} holds no listing of {what}; run once without --offline and HF_HUB_OFFLINE, "
+            f"for instance `dataprep download`, with the same --output"
+        )
+    value = json.loads(found[-1].read_text(encoding="utf-8"))
+    return Listing.from_json(value, str(found[-1])).moved(found[-1].parent)

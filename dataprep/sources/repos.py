@@ -1,0 +1,193 @@
+"""Files of a repository on the hub, at one commit.
+
+    revision -> commit -> the folders that the globs begin with, listed -> files that match, sorted
+
+A corpus that names no globs (``hf:org/name``) is read as its card says: ``configs`` and their ``data_files``; without
+those, all files of a known format, those of the training split where names tell splits apart.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from fsspec.utils import glob_translate
+
+from dataprep import hub
+from dataprep.errors import SourceError, SpecError
+from dataprep.hub import Repo, RepoFile
+from dataprep.layout import RawFolder
+from dataprep.readers import format_by_name
+from dataprep.specs import Listing, SourceFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from dataprep.specs import HubSource, ReaderSpec
+
+log = logging.getLogger(__name__)
+
+CARD = "README.md"
+
+SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
+"""Names of splits in file names, as `datasets` 5.2 (data_files.py) knows them; the first is the one to train on."""
+
+
+def list_repo(source: HubSource, reader: ReaderSpec, output: Path) -> Listing:
+    """The files of a repository that a source names."""
+    repo = hub.commit(Repo(source.repo, source.type, source.revision))
+    globs = source.globs
+    found = matching(repo, globs) if globs else by_card(repo, source.subset)
+    kept = [file for file in found if not _any_match(file.path, source.exclude)]
+    if not kept:
+        wanted = ", ".join(globs) or "data that dataprep can read"
+        raise SpecError(f"{repo.id} holds no file of {wanted}; see {repo.page}/tree/{repo.revision}")
+    raw = RawFolder.of(output, repo.id.replace("/", "--"), repo.revision)
+    return Listing(
+        files=tuple(_describe(repo, file, raw, reader) for file in sorted(kept, key=lambda file: file.path)),
+        origin=repo.url,
+        raw=str(raw.path),
+    )
+
+
+def _describe(repo: Repo, file: RepoFile, raw: RawFolder, reader: ReaderSpec) -> SourceFile:
+    url = repo.file_url(file.path)
+    if not is_inside(file.path):
+        raise SourceError(f"{url}: a file of that name cannot be stored safely")
+    kind, compression = format_by_name(file.path, url, reader)
+    return SourceFile(
+        name=file.path,
+        path=str(raw.files / file.path),
+        url=url,
+        num_bytes=file.num_bytes,
+        format=kind,
+        compression=compression,
+        checksum=file.checksum,
+    )
+
+
+def is_inside(name: str) -> bool:
+    """Whether a name that somebody else chose stays below the folder it is put into."""
+    parts = name.split("/")
+    return "\0" not in name and not any(part in ("", ".", "..") for part in parts) and len(name.encode()) < 1000
+
+
+def matching(repo: Repo, globs: Sequence[str]) -> list[RepoFile]:
+    """Files that match one of the globs, each once; a glob that names a folder means all below it."""
+    folders = sorted({_fixed_part(glob) for glob in globs})
+    roots = [f for f in folders if not any(f != g and (g == "" or f.startswith(g + "/")) for g in folders)]
+    there = {file.path: file for root in roots for file in hub.tree(repo, root)}
+    wanted = [*globs, *(f"{glob.rstrip('/')}/**" for glob in globs if not set(glob) & set("*?["))]
+    return [file for path, file in there.items() if _any_match(path, wanted)]
+
+
+def _fixed_part(glob: str) -> str:
+    """The folder that all files of a glob lie in: ``data/*/x`` -> ``data``."""
+    parts = PurePosixPath(glob).parts[:-1]
+    fixed = []
+    for part in parts:
+        if set(part) & set("*?["):
+            break
+        fixed.append(part)
+    return "/".join(fixed)
+
+
+def _any_match(path: str, globs: Iterable[str]) -> bool:
+    return any(re.fullmatch(glob_translate(glob), path) for glob in globs)
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One configuration of a repository's card: its name, and globs by split."""
+
+    name: str
+    default: bool
+    splits: dict[str, list[str]]
+
+
+def by_card(repo: Repo, subset: str | None) -> list[RepoFile]:
+    """The files that the repository's card names, or, if it names none, all that can be read.
+
+    Raises:
+        SpecError: the card has no such configuration, or several and none was chosen.
+    """
+    cards = hub.describe(repo, [CARD])
+    configurations = _configurations(hub.read(repo, cards[0])) if cards else []
+    if not configurations:
+        if subset is not None:
+            raise SpecError(f"{repo.id}: its card names no configurations, so there is no {subset!r}; leave it out")
+        return _by_names(hub.tree(repo))
+    by_name = {configuration.name: configuration for configuration in configurations}
+    names = ", ".join(by_name)
+    if subset is None:
+        defaults = [c for c in configurations if c.default or c.name == "default"] or configurations
+        if len(defaults) > 1:
+            raise SpecError(f"{repo.id} has several configurations; choose one with hf:{repo.id}:NAME of {names}")
+        subset = defaults[0].name
+    if subset not in by_name:
+        raise SpecError(f"{repo.id}: no configuration {subset!r}; there are {names}")
+    splits = by_name[subset].splits
+    split = "train" if "train" in splits else next(iter(splits)) if len(splits) == 1 else None
+    if split is None:
+        raise SpecError(
+            f"{repo.id}: {subset} has no split 'train', but {', '.join(splits)}; write a YAML that names the files "
+            "you want under source.paths"
+        )
+    log.info("%s: configuration %s, split %s", repo.id, subset, split)
+    return matching(repo, splits[split])
+
+
+def _configurations(card: bytes) -> list[Configuration]:
+    """What a card's front matter says under ``configs``; https://huggingface.co/docs/hub/datasets-manual-configuration."""
+    match = re.match(rb"\s*---\r?\n(.*?)\r?\n---\s*(\n|$)", card, re.DOTALL)
+    try:
+        value = yaml.safe_load(match[1]) if match else None
+    except yaml.YAMLError:
+        value = None
+    configs = value.get("configs") if isinstance(value, dict) else None
+    found = []
+    for config in configs if isinstance(configs, list) else ():
+        if isinstance(config, dict) and "data_files" in config:
+            splits = _splits(config["data_files"], str(config.get("data_dir") or ""))
+            found.append(Configuration(str(config.get("config_name", "default")), bool(config.get("default")), splits))
+    return found
+
+
+def _splits(data_files: Any, folder: str) -> dict[str, list[str]]:
+    """``data_files`` in any of the forms that a card may use -> split -> globs."""
+    if isinstance(data_files, dict):
+        entries = list(data_files.items())
+    elif isinstance(data_files, list) and all(isinstance(entry, dict) for entry in data_files):
+        entries = [(entry.get("split", "train"), entry.get("path")) for entry in data_files]
+    else:
+        entries = [("train", data_files)]
+    result: dict[str, list[str]] = {}
+    for split, paths in entries:
+        for path in paths if isinstance(paths, list) else [paths]:
+            if isinstance(path, str):
+                result.setdefault(str(split), []).append(str(PurePosixPath(folder) / path) if folder else path)
+    return result
+
+
+def _by_names(files: list[RepoFile]) -> list[RepoFile]:
+    data = [file for file in files if _is_data(file.path)]
+    train = [file for file in data if _split_of(file.path) == SPLITS[0]]
+    if train and len(train) < len(data):
+        log.info("using the %d files of the split %s, of %d", len(train), SPLITS[0], len(data))
+        return train
+    return data
+
+
+def _is_data(path: str) -> bool:
+    suffixes = (".parquet", ".jsonl", ".ndjson", ".arrow")
+    return any(path.endswith(suffix) or f"{suffix}." in path for suffix in suffixes)
+
+
+def _split_of(path: str) -> str | None:
+    words = re.split(r"[^A-Za-z]+", path.lower())
+    return next((split for split in SPLITS if split in words), None)

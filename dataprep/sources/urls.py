@@ -1,0 +1,109 @@
+"""Files by their addresses: HTTP, and the object stores that `objects` reaches.
+
+Such a source states a size, and perhaps an ETag, which tells contents apart but proves nothing. So the sha256 of what
+came is noted on first use, in the receipt and in the manifest; who knows it before writes ``source.sha256``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from fsspec.utils import glob_translate
+
+from dataprep import objects, web
+from dataprep.errors import SourceError, SpecError
+from dataprep.layout import RawFolder
+from dataprep.readers import format_by_name
+from dataprep.sources.repos import is_inside
+from dataprep.specs import Listing, SourceFile
+from dataprep.web import Pause, persist
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dataprep.objects import Found
+    from dataprep.specs import ReaderSpec, UrlsSource
+
+
+def list_urls(source: UrlsSource, reader: ReaderSpec, output: Path) -> Listing:
+    """The files that addresses name."""
+    found = {one.url: one for url in source.urls for one in _look(url)}
+    folder = _common_folder(list(found))
+    named = {_name(url, folder): one for url, one in found.items()}
+    kept = {name: one for name, one in named.items() if not any(_matches(name, glob) for glob in source.exclude)}
+    if not kept:
+        raise SpecError(f"no file is left of {', '.join(source.urls)} after exclude: {', '.join(source.exclude)}")
+    unknown = set(source.sha256) - set(kept)
+    if unknown:
+        raise SpecError(f"source.sha256 names {', '.join(sorted(unknown))}; there are {', '.join(sorted(kept)[:20])}")
+    identity = "\n".join(f"{one.url} {one.num_bytes} {one.etag}" for _, one in sorted(kept.items()))
+    raw = RawFolder.of(output, urlsplit(folder).netloc, identity)
+    files = tuple(_describe(name, one, source.sha256.get(name), raw, reader) for name, one in sorted(kept.items()))
+    return Listing(files=files, origin=folder, raw=str(raw.path))
+
+
+def _common_folder(urls: list[str]) -> str:
+    columns = zip(*(url.split("/")[:-1] for url in urls), strict=False)
+    same = itertools.takewhile(lambda parts: len(set(parts)) == 1, columns)
+    return "".join(f"{parts[0]}/" for parts in same)
+
+
+def _describe(name: str, one: Found, sha256: str | None, raw: RawFolder, reader: ReaderSpec) -> SourceFile:
+    if not is_inside(name):
+        raise SourceError(f"{one.url}: a file of that name cannot be stored safely")
+    kind, compression = format_by_name(name, one.url, reader)
+    stated = f"sha256:{sha256}" if sha256 else f"etag:{one.etag}" if one.etag else None
+    return SourceFile(
+        name=name,
+        path=str(raw.files / name),
+        url=one.url,
+        num_bytes=one.num_bytes,
+        format=kind,
+        compression=compression,
+        checksum=stated,
+    )
+
+
+def _name(url: str, folder: str) -> str:
+    name = unquote(url[len(folder) :].partition("?")[0].partition("#")[0])
+    if not name:
+        raise SpecError(f"{url} ends without the name of a file")
+    return name
+
+
+def _matches(name: str, glob: str) -> bool:
+    return re.fullmatch(glob_translate(glob), name) is not None
+
+
+def _look(url: str) -> list[Found]:
+    if urlsplit(url).scheme not in ("http", "https"):
+        return objects.find(url)
+    if "*" in urlsplit(url).path:
+        raise SpecError(f"{url}: HTTP has no listing, so an address cannot be a glob; give every file's address")
+    return [persist(lambda: _head(url), url, Pause())]
+
+
+def _head(url: str) -> Found:
+    """Size and ETag of a file, by a request for its first byte: some servers answer HEAD wrongly or not at all."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        with (
+            web.transient(),
+            web.client().stream(
+                "GET", url, headers=web.PLAIN | {"Range": "bytes=0-0"}, timeout=web.timeout_seconds()
+            ) as response,
+        ):
+            web.raise_for_status(response)
+    except HfHubHTTPError as error:
+        raise SourceError(f"cannot fetch {url}: {str(error).splitlines()[0]}; check the address") from error
+    total = re.fullmatch(r"bytes 0-0/(\d+)", response.headers.get("content-range", ""))
+    length = total[1] if total else response.headers.get("content-length") if response.status_code == 200 else None
+    if length is None:
+        raise SourceError(f"{url}: the server does not say how long the file is; download it and name the local file")
+    etag = response.headers.get("etag", "")
+    etag = "" if etag.startswith("W/") else etag
+    return objects.Found(url, int(length), etag or response.headers.get("last-modified", ""))

@@ -1,0 +1,107 @@
+"""Frozen models of what people write in YAML, and what is said of a mistake in it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dataprep.errors import SpecError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB = 1 << 20
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=100)]
+
+
+class Model(BaseModel):
+    """Frozen, strict, and unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """The model as plain JSON values."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_json(cls, value: Any, where: str) -> Self:
+        """Validate plain JSON values.
+
+        Args:
+            value: what `json.loads` or `yaml.safe_load` gave.
+            where: file or option the value came from, for the message.
+
+        Raises:
+            SpecError: names the key and what was expected, one line per problem.
+        """
+        try:
+            return cls.model_validate_json(json.dumps(value))
+        except (ValidationError, TypeError) as error:
+            raise SpecError(f"{where}: {_problems(cls, error)}") from error
+
+
+def _problems(model: type[BaseModel], error: ValidationError | TypeError) -> str:
+    if isinstance(error, TypeError):
+        return f"{error}; quote dates and revisions in YAML"
+    lines = []
+    for problem in error.errors():
+        keys, owner = _resolve(model, problem["loc"])
+        key = ".".join(keys) or "(top level)"
+        text = problem["msg"]
+        if problem["type"] == "extra_forbidden":
+            known = ", ".join(owner.model_fields) if owner is not None else ""
+            text = f"unknown key{f'; known here: {known}' if known else ''}"
+        elif problem["type"] == "string_type":
+            text = f"expected text, found {problem['input']!r}; quote it in YAML"
+        elif problem["type"].startswith("union_tag"):
+            key, text = f"{key}.kind", f"expected one of {problem['ctx'].get('expected_tags') or 'files, hub, urls'}"
+        elif problem["type"] != "missing":
+            text = f"{text}, found {problem['input']!r}"
+        lines.append(f"{key}: {text}")
+    return "; ".join(lines)
+
+
+def _resolve(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[str], type[BaseModel] | None]:
+    """The keys of a location, as they are written, and the model that the last one belongs to.
+
+    Where a value may be of several models, pydantic puts in the name of the one that it was taken for.
+    """
+    keys: list[str] = []
+    owner: type[BaseModel] | None = model
+    parts = list(location)
+    while parts:
+        part = parts.pop(0)
+        keys.append(str(part))
+        if not parts:
+            break
+        field = owner.model_fields.get(str(part)) if owner is not None else None
+        choices = get_args(field.annotation) if field is not None else ()
+        if field is not None and isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            owner = field.annotation
+        elif field is not None and field.discriminator:
+            kind = parts.pop(0)
+            owner = next((m for m in choices if get_args(m.model_fields["kind"].annotation) == (kind,)), None)
+        else:
+            owner = None
+    return keys, owner
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """Read one YAML file that holds a mapping.
+
+    Raises:
+        SpecError: unreadable, not YAML, or not a mapping.
+    """
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"cannot read {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(value, dict):
+        raise SpecError(f"{path}: expected a mapping of keys to values, found {type(value).__name__}")
+    return value

@@ -1,0 +1,178 @@
+"""Fetch the files of a corpus, in order, some at a time, ahead of whoever waits for them.
+
+    start   these files are wanted, in this order
+    wait    until they are whole, checked, and what their names say
+    drop    they were used (runtime.keep_raw=false): remove them, and let others take their room
+
+Where raw files are not kept, no more of them are fetched ahead than `Downloads.ahead_bytes`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from dataprep.errors import Cancelled, OutputError
+from dataprep.layout import RawFolder
+from dataprep.parts import Wanted
+from dataprep.readers import check_format
+from dataprep.storage import existing, explain, mend_lines
+from dataprep.transfer import Fetcher, Receipt, load_receipts
+from dataprep.web import Pause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from dataprep.specs import ReaderSpec, Runtime, SourceFile
+
+
+class Downloads:
+    """The files of one raw folder, while a run needs them; leaving it as a context manager stops what is under way.
+
+    Args:
+        folder: the raw folder.
+        files: of the recipe; those without a url are the user's own, and always here.
+        reader: to make sure that a file is what its name says.
+        runtime: connections, keep_raw.
+        report: called with the number of new bytes, from several threads.
+    """
+
+    def __init__(
+        self,
+        folder: RawFolder,
+        files: Sequence[SourceFile],
+        reader: ReaderSpec,
+        runtime: Runtime,
+        report: Callable[[int], None],
+    ) -> None:
+        self._folder, self._files, self._reader, self._runtime = folder, files, reader, runtime
+        self._pause = Pause()
+        self._fetcher = Fetcher(folder, self._pause, report)
+        mend_lines(folder.receipts)
+        self._receipts = load_receipts(folder)
+        self._pool = ThreadPoolExecutor(runtime.connections, "download")
+        self._order: list[threading.Thread] = []
+        self._futures: dict[int, Future[None]] = {}
+        self._room = threading.Condition()
+        self._held: dict[int, int] = {}
+        fetched = [file.num_bytes for file in files if file.url is not None]
+        self.ahead_bytes = max(fetched, default=0) * (runtime.connections + 2 * runtime.workers)
+
+    def missing(self, indices: Iterable[int]) -> list[int]:
+        """Those of the files that have to be fetched."""
+        return [i for i in indices if not self._is_here(self._files[i])]
+
+    def _is_here(self, file: SourceFile) -> bool:
+        if file.url is None:
+            return True
+        receipt = self._receipts.get(file.name)
+        if receipt is None or not receipt.fits(_wanted(file)):
+            return False
+        try:
+            stat = Path(file.path).stat()
+        except OSError:
+            return False
+        return (stat.st_size, stat.st_mtime_ns) == (receipt.num_bytes, receipt.mtime_ns)
+
+    def check_room(self, missing: Sequence[int]) -> None:
+        """Make sure that the disk holds what is to be fetched.
+
+        Raises:
+            OutputError: it does not.
+        """
+        needed = sum(self._files[i].num_bytes for i in missing)
+        if not self._runtime.keep_raw:
+            needed = min(needed, self.ahead_bytes)
+        with contextlib.suppress(OSError):  # parts are there already
+            needed -= sum(path.stat().st_size for path in self._folder.parts.iterdir())
+        free = shutil.disk_usage(existing(self._folder.path)).free
+        if needed > free:
+            hint = ", or set runtime.keep_raw=false" if self._runtime.keep_raw else ""
+            raise OutputError(
+                f"{self._folder.path}: {needed / 1e9:,.1f} GB are to be fetched, {free / 1e9:,.1f} GB are free; make "
+                f"room, choose another --output{hint}"
+            )
+
+    def start(self, indices: Iterable[int]) -> None:
+        """Fetch files, in this order, as far as they are not here. Returns at once."""
+        todo = [i for i in self.missing(indices) if i not in self._futures]
+        self._futures |= {i: Future() for i in todo}
+        thread = threading.Thread(target=self._submit, args=(todo,), name="downloads", daemon=True)
+        self._order.append(thread)
+        thread.start()
+
+    def _submit(self, todo: list[int]) -> None:
+        for i in todo:
+            size = self._files[i].num_bytes
+            with self._room:
+                while not self._pause.stop.is_set() and not self._fits(size):
+                    self._room.wait()
+                self._held[i] = size
+            if self._pause.stop.is_set():
+                self._futures[i].set_exception(Cancelled("stopped; run the same command again to go on"))
+            else:
+                self._pool.submit(self._fetch, i)
+
+    def _fits(self, size: int) -> bool:
+        held = sum(self._held.values())
+        return self._runtime.keep_raw or not held or held + size <= self.ahead_bytes
+
+    def _fetch(self, index: int) -> None:
+        file, future = self._files[index], self._futures[index]
+        try:
+            self._receipts[file.name] = self._fetcher.fetch(_wanted(file))
+            check_format(file, self._reader)
+        except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits for the file
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    def wait(self, indices: Iterable[int]) -> None:
+        """Return once the files are here.
+
+        Raises:
+            SourceError: one cannot be had, or is not what it should be.
+            OutputError: the file system refuses.
+            Cancelled: the block was left.
+        """
+        for i in indices:
+            if i in self._futures:
+                self._futures[i].result()
+
+    def receipt(self, index: int) -> Receipt | None:
+        """What a file is that was fetched, now or before; None for one of the user's own."""
+        file = self._files[index]
+        return self._receipts.get(file.name) if file.url is not None else None
+
+    def drop(self, indices: Iterable[int]) -> None:
+        """Remove files that were fetched and used, unless raw files are kept. Their receipts stay."""
+        if self._runtime.keep_raw:
+            return
+        for i in indices:
+            if self._files[i].url is not None:
+                path = Path(self._files[i].path)
+                with explain(path, "remove"):
+                    path.unlink(missing_ok=True)
+            with self._room:
+                self._held.pop(i, None)
+                self._room.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pause.stop.set()
+        with self._room:
+            self._room.notify_all()
+        for thread in self._order:
+            thread.join()
+        self._pool.shutdown()
+
+
+def _wanted(file: SourceFile) -> Wanted:
+    assert file.url is not None
+    return Wanted(file.name, file.url, file.num_bytes, file.checksum)

@@ -1,0 +1,178 @@
+"""What a run works on: its units in plan order, each group as soon as its files are here.
+
+    plan       which groups, and of those that were cut, which units
+    done       units whose shards an earlier run finished, found so by their checksums
+    downloads  files of groups that are not done: fetched ahead, in plan order
+    used       a group whose shards are all done: its raw files may go
+
+The files of a corpus are proven here, too: what was fetched by the checksum it was fetched with, the user's own files
+by a thread that reads ahead of the work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from dataprep.indexed import bin_path, idx_path
+from dataprep.layout import RawFolder
+from dataprep.sources import check_unchanged, remember, with_checksum
+from dataprep.stages import tokenize
+from dataprep.stages.download import Downloads
+from dataprep.storage import checksum, explain
+from dataprep.units import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from dataprep.manifest import Unit
+    from dataprep.planning import Request
+    from dataprep.specs import SourceFile
+
+log = logging.getLogger(__name__)
+
+
+class Supply:
+    """Units and files of one run. Use as a context manager.
+
+    Args:
+        request: the run.
+        job: the same, for workers.
+        report: called with the number of bytes fetched, from several threads.
+
+    Attributes:
+        plan: the groups, and the units of those that were cut.
+        done: keys of units that are done.
+    """
+
+    def __init__(self, request: Request, job: tokenize.Job, report: Callable[[int], None]) -> None:
+        self._request, self._job = request, job
+        self.plan = Plan.load(request.layout, request.recipe, request.runtime)
+        self.done: set[str] = set()
+        self._stack = contextlib.ExitStack()
+        self._downloads: Downloads | None = None
+        if request.listing.raw is not None:
+            remember(request.corpus.source, request.listing)
+            folder = RawFolder(Path(request.listing.raw))
+            recipe = request.recipe
+            self._downloads = Downloads(folder, recipe.files, recipe.reader, request.runtime, report)
+        own = [file for file in request.recipe.files if file.url is None]
+        self._hashing = _Hashing(own)
+
+    def __enter__(self) -> Self:
+        if self._downloads is not None:
+            self._stack.enter_context(self._downloads)
+        self._stack.enter_context(self._hashing)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def start(self) -> int:
+        """Find what is done, and begin to fetch what is not; returns how many bytes are to be fetched."""
+        todo: list[int] = []
+        for number, files in enumerate(self.plan.groups):
+            units = self.plan.units(number)
+            whole = [unit.key for unit in units or () if self.is_whole(unit)]
+            self.done.update(whole)
+            if units is None or len(whole) < len(units):
+                todo += files
+        if self.done:
+            log.info("resuming: %d of %d units are already done", len(self.done), len(self.known()))
+        if self._downloads is None:
+            return 0
+        missing = self._downloads.missing(todo)
+        self._downloads.check_room(missing)
+        self._downloads.start(missing)
+        return sum(self._request.recipe.files[i].num_bytes for i in missing)
+
+    def units(self, number: int) -> list[Unit]:
+        """The units of a group; waits for its files unless all of them are done.
+
+        Raises:
+            SourceError: a file cannot be had or read.
+        """
+        units = self.plan.units(number)
+        if self._downloads is not None and (units is None or any(unit.key not in self.done for unit in units)):
+            self._downloads.start(self.plan.groups[number])
+            self._downloads.wait(self.plan.groups[number])
+        return self.plan.cut(number) if units is None else units
+
+    def __iter__(self) -> Iterator[list[Unit]]:
+        """The units of all groups, in plan order."""
+        return (self.units(number) for number in range(len(self.plan.groups)))
+
+    def known(self) -> list[Unit]:
+        """The units of all groups that were cut."""
+        return [unit for number in range(len(self.plan.groups)) for unit in self.plan.units(number) or ()]
+
+    def is_whole(self, unit: Unit) -> bool:
+        """Whether an earlier run finished a unit, `tokenize.may_use` it, and its shard is still what it wrote.
+
+        Shards are not synced to disk one by one, so after a power failure a manifest may stand beside a hollow shard.
+        """
+        layout = self._request.layout
+        manifest = tokenize.load_done(layout, unit.key, self._request.digest)
+        shard = layout.shard(unit.key)
+        if (
+            manifest is not None
+            and tokenize.may_use(self._job, manifest.engine)
+            and checksum(bin_path(shard)) == manifest.files.bin_checksum
+            and checksum(idx_path(shard)) == manifest.files.idx_checksum
+        ):
+            return True
+        with explain(shard, "clear"):
+            layout.unit_manifest(unit.key).unlink(missing_ok=True)
+        return False
+
+    def used(self, number: int) -> None:
+        """All shards of a group are done."""
+        if self._downloads is not None:
+            self._downloads.drop(self.plan.groups[number])
+
+    def files(self) -> tuple[SourceFile, ...]:
+        """All files with the checksums of what was read.
+
+        Raises:
+            SourceError: a file of the user's own has changed.
+        """
+        hashed = {file.name: file for file in self._hashing.result()}
+        return tuple(hashed.get(file.name) or self._proven(i) for i, file in enumerate(self._request.recipe.files))
+
+    def _proven(self, index: int) -> SourceFile:
+        receipt = self._downloads.receipt(index) if self._downloads is not None else None
+        assert receipt is not None
+        return self._request.recipe.files[index].model_copy(update={"checksum": f"sha256:{receipt.sha256}"})
+
+
+class _Hashing:
+    """Checksums of the source files, taken by a thread while the units are worked: it reads ahead of them."""
+
+    def __init__(self, files: Sequence[SourceFile]) -> None:
+        self._files = files
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(1, "hashing")
+
+    def __enter__(self) -> Self:
+        self._future = self._pool.submit(lambda: tuple(self._checksum(file) for file in self._files))
+        return self
+
+    def _checksum(self, file: SourceFile) -> SourceFile:
+        result = with_checksum(file, self._stop)
+        check_unchanged(file)
+        return result
+
+    def result(self) -> tuple[SourceFile, ...]:
+        """The files with their checksums, once more found to be those that were listed."""
+        files = self._future.result()
+        for file in files:
+            check_unchanged(file)
+        return files
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._pool.shutdown()
