@@ -22,7 +22,9 @@ def _load(name: str) -> ModuleType:
     return module
 
 
-_load("loopback_repository")  # in the order in which one imports the other
+# In the order in which one imports the other; tests may import from them as well.
+_load("loopback_probe")
+_load("loopback_repository")
 _load("loopback_handler")
 LoopbackHub = _load("loopback_hub").LoopbackHub
 

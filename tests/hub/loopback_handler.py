@@ -142,7 +142,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             target = f"/cdn/{kind}/{repo.id}/{commit}/{path}"
             here = self.asked.host.rpartition(":")[0]
             other = "127.0.0.1" if here == "localhost" else "localhost"
-            query = urlencode({"Expires": "1", "Signature": self.server.sign(target)})
+            query = urlencode({"Signature": self.server.sign(target)})
             headers |= {"X-Linked-Etag": f'"{content.sha256}"', "X-Linked-Size": str(content.size)}
             self.reply(302, {**headers, "Location": f"http://{other}:{self.server.port}{quote(target)}?{query}"})
         elif self.server.resolve_cache and not cached:

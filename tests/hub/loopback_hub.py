@@ -22,7 +22,7 @@ from loopback_handler import ANSWERS, CHANGES, DROPS, RANGES, Handler, Request
 from loopback_repository import Content, Repo, Source
 
 
-@dataclass
+@dataclass(eq=False)  # two alike are two
 class Fault:
     """What goes wrong, with which requests, and how often it did. See LoopbackHub.fault."""
 
@@ -105,7 +105,8 @@ class LoopbackHub(socketserver.ThreadingTCPServer):
         close, reset, stall (for `seconds`, then close): without `at` before any answer, else after `at` bytes of the
         body. short: a body of `at` bytes, and headers that say so. corrupt: 16 bytes at `at`. status: `status` with
         `headers`. ignore_range; wrong_range, lying_range: bytes `shift` away, told or not. html. redirect_loop.
-        A fault waits for a request that can show it: one with more than `at` bytes, one for a part of a file.
+        A fault waits for a request that can show it: one with more than `at` bytes, one for a part of a file. With
+        times=-1 it stays until it is removed from `faults`.
         """
         if what not in ANSWERS | DROPS | RANGES | CHANGES:
             raise ValueError(f"what: unknown fault {what!r}")

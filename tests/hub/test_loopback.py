@@ -5,25 +5,13 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
-import os
-import random
-import socket
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import urljoin, urlsplit
 
 import pytest
-
-DATA = random.Random(1).randbytes(3 << 20)
-SMALL = b'{"eos_token": "<|endoftext|>"}'
-README = b"---\nlicense: odc-by\nconfigs:\n- config_name: default\n  data_files: data/*\n---\n# Words\n"
-SPACED = "data/crossdeduped /a b.jsonl"
-FILES = {"README.md": README, "config.json": SMALL, "data/one.parquet": DATA, SPACED: b"spaced\n", "empty.bin": b""}
-ONE = "/datasets/org/name/resolve/main/data/one.parquet"
+from loopback_probe import DATA, FILES, ONE, SMALL, SPACED, ask, follow, until
 
 
 @pytest.fixture
@@ -36,44 +24,6 @@ def api(hub, hub_client):
     return hub_client.HfApi(endpoint=hub.url)
 
 
-class Answer:
-    def __init__(self, response, body, error=None):
-        self.status, self.headers, self.body, self.error = response.status, response.headers, body, error
-
-
-def ask(url, method="GET", headers=None, body=None):
-    """One request on a connection of its own; what came of the body, and what ended it."""
-    split = urlsplit(url)
-    connection = http.client.HTTPConnection(split.hostname, split.port, timeout=5)
-    try:
-        connection.request(method, f"{split.path}?{split.query}".rstrip("?"), body, headers or {})
-        response = connection.getresponse()
-        got = bytearray()
-        try:
-            while block := response.read1(1 << 20):
-                got += block
-        except OSError as error:
-            return Answer(response, bytes(got), error)
-        return Answer(response, bytes(got))
-    finally:
-        connection.close()
-
-
-def follow(url, **headers):
-    answer = ask(url, headers=headers)
-    while answer.status in {302, 307}:
-        url = urljoin(url, answer.headers["Location"])
-        answer = ask(url, headers=headers)
-    return answer
-
-
-def until(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 # --- the real client
 
 
@@ -81,7 +31,7 @@ def test_client_downloads_a_small_and_a_large_file(hub, repo, hub_client):
     for path in FILES:
         got = hub_client.hf_hub_download("org/name", path, repo_type="dataset", endpoint=hub.url)
         assert Path(got).read_bytes() == FILES[path]
-        assert Path(got).is_relative_to(Path(got).parents[len(Path(path).parts)] / "snapshots" / repo.branches["main"])
+        assert f"/snapshots/{repo.branches['main']}/" in got
 
     large = Path(hub_client.hf_hub_download("org/name", "data/one.parquet", repo_type="dataset", endpoint=hub.url))
     assert large.resolve().name == hashlib.sha256(DATA).hexdigest()
@@ -238,7 +188,7 @@ def test_client_waits_and_tries_again_as_it_is_told(hub, repo, api, monkeypatch)
     waits = []
     monkeypatch.setattr(time, "sleep", waits.append)
     faults = [
-        hub.fault("status", "/api/*", status=429, headers={"RateLimit": '"api";r=0;t=1'}),
+        hub.fault("status", "/api/*/tree/*", status=429, headers={"RateLimit": '"api";r=0;t=1'}),
         hub.fault("status", "*/one.parquet", method="HEAD", status=503),
         hub.fault("status", "*/one.parquet", side="cdn", status=429, headers={"Retry-After": "3"}),
         hub.fault("close", "*/one.parquet", side="cdn", at=1 << 20),
@@ -369,214 +319,3 @@ def test_paths_are_asked_for_in_json_too(hub, repo):
     found = json.loads(ask(url, "POST", {"Content-Type": "application/json"}, body).body)
 
     assert [(entry["path"], entry["size"]) for entry in found] == [("config.json", len(SMALL))]
-
-
-# --- faults
-
-
-@pytest.mark.parametrize("held", ["memory", "disk"])
-@pytest.mark.parametrize(("what", "error"), [("close", None), ("reset", ConnectionResetError), ("stall", None)])
-def test_connection_ends_after_exactly_so_many_bytes(hub, tmp_path, held, what, error):
-    (tmp_path / "file").write_bytes(DATA)
-    hub.add("datasets", "org/name", {"data/one.parquet": DATA if held == "memory" else tmp_path / "file"})
-    at = 1_234_567
-    fault = hub.fault(what, "*/one.parquet", at=at, seconds=0.2)
-
-    start = time.monotonic()
-    cut = follow(hub.url + ONE)
-
-    assert cut.body == DATA[:at]
-    assert (fault.fired, hub.served()) == (1, at)
-    assert cut.error is None if error is None else isinstance(cut.error, error)
-    assert time.monotonic() - start >= (0.2 if what == "stall" else 0)
-    assert follow(hub.url + ONE).body == DATA
-
-
-@pytest.mark.parametrize("method", ["HEAD", "GET"])
-@pytest.mark.parametrize("url", [ONE, "/api/datasets/org/name"])
-@pytest.mark.parametrize("what", ["close", "reset"])
-def test_connection_ends_before_any_answer(hub, repo, method, url, what):
-    fault = hub.fault(what, method="*")
-
-    with pytest.raises(ConnectionError):
-        ask(hub.url + url, method)
-    assert fault.fired == 1
-    assert ask(hub.url + url, method).status in {200, 302}
-    assert [request.status for request in hub.requests][0] == 0
-
-
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 403, 404])
-def test_status_comes_as_often_as_told_with_its_headers(hub, repo, status):
-    fault = hub.fault("status", "*/config.json", status=status, times=2, headers={"Retry-After": "7"})
-    url = f"{hub.url}/datasets/org/name/resolve/main/config.json"
-
-    answers = [ask(url) for _ in range(3)]
-
-    assert [answer.status for answer in answers] == [status, status, 200]
-    assert [answer.headers["Retry-After"] for answer in answers] == ["7", "7", None]
-    assert answers[0].headers["X-Error-Code"] is None
-    assert (fault.fired, hub.faults) == (2, [])
-
-
-def test_fault_concerns_only_what_it_matches(hub, repo):
-    fault = hub.fault("status", "*/one.parquet", side="cdn")
-    head = hub.fault("status", "*/one.parquet", method="HEAD", status=500)
-
-    assert ask(f"{hub.url}/datasets/org/name/resolve/main/config.json").status == 200
-    assert ask(hub.url + ONE).status == 302
-    assert (fault.fired, head.fired) == (0, 0)
-    assert ask(hub.url + ONE, "HEAD").status == 500
-    assert follow(hub.url + ONE).status == 503
-    assert follow(hub.url + ONE).status == 200
-
-
-@pytest.mark.parametrize("held", ["memory", "disk"])
-def test_sixteen_bytes_are_corrupted(hub, tmp_path, held):
-    (tmp_path / "file").write_bytes(DATA)
-    hub.add("datasets", "org/name", {"data/one.parquet": DATA if held == "memory" else tmp_path / "file"})
-    fault = hub.fault("corrupt", "*/one.parquet", at=100)
-
-    body = follow(hub.url + ONE).body
-
-    assert [i for i, (a, b) in enumerate(zip(body, DATA, strict=True)) if a != b] == list(range(100, 116))
-    assert fault.fired == 1
-    assert hub.served() == len(DATA)
-
-
-def test_short_body_agrees_with_its_headers(hub, repo):
-    hub.fault("short", "*/one.parquet", at=1000, times=2)
-    whole, part = follow(hub.url + ONE), follow(hub.url + ONE, Range="bytes=50-")
-
-    assert (whole.status, whole.body, whole.headers["Content-Length"]) == (200, DATA[:1000], "1000")
-    assert (part.status, part.body) == (206, DATA[50:1050])
-    assert part.headers["Content-Range"] == f"bytes 50-1049/{len(DATA)}"
-
-
-def test_ranges_are_ignored_wrong_or_lied_about(hub, repo):
-    faults = [hub.fault(what, "*/one.parquet", shift=10) for what in ("ignore_range", "wrong_range", "lying_range")]
-    assert follow(hub.url + ONE).body == DATA
-    assert [fault.fired for fault in faults] == [0, 0, 0]
-
-    ignored, wrong, lying = (follow(hub.url + ONE, Range="bytes=100-199") for _ in range(3))
-
-    assert (ignored.status, ignored.body) == (200, DATA)
-    assert (wrong.status, wrong.body, wrong.headers["Content-Range"]) == (
-        206,
-        DATA[90:190],
-        f"bytes 90-189/{len(DATA)}",
-    )
-    assert (lying.status, lying.body) == (206, DATA[90:190])
-    assert lying.headers["Content-Range"] == f"bytes 100-199/{len(DATA)}"
-    assert [fault.fired for fault in faults] == [1, 1, 1]
-
-
-def test_page_of_html_stands_for_a_file(hub, repo):
-    hub.fault("html", "*/one.parquet")
-    answer = ask(hub.url + ONE)
-
-    assert answer.status == 200
-    assert answer.headers["Content-Type"].startswith("text/html")
-    assert b"<html>" in answer.body
-    assert hub.served() == 0
-
-
-def test_redirects_never_end(hub, repo):
-    hub.fault("redirect_loop", "*/one.parquet")
-    url = hub.url + ONE
-    for _ in range(30):
-        answer = ask(url)
-        assert answer.status == 302
-        url = urljoin(url, answer.headers["Location"])
-
-
-def test_unknown_fault_is_refused(hub):
-    with pytest.raises(ValueError, match="unknown fault 'clsoe'"):
-        hub.fault("clsoe")
-
-
-# --- speed, and the end
-
-
-@pytest.mark.parametrize("readers", [1, 3])
-def test_rate_holds_for_all_together(hub, repo, readers):
-    rate = 4 << 20
-    url = ask(hub.url + ONE).headers["Location"]
-    hub.rate_bytes_per_second = rate
-
-    start = time.monotonic()
-    with ThreadPoolExecutor(readers) as pool:
-        assert all(answer.body == DATA for answer in pool.map(ask, [url] * readers))
-    took = time.monotonic() - start
-
-    assert took == pytest.approx(readers * len(DATA) / rate, rel=0.03)
-
-
-def test_idle_time_is_no_credit(hub, repo):
-    url = ask(hub.url + ONE).headers["Location"]
-    hub.rate_bytes_per_second = 12 << 20
-    for _ in range(3):
-        start = time.monotonic()
-        ask(url)
-        assert time.monotonic() - start > 0.24
-
-
-def test_log_shows_a_transfer_while_it_runs(hub, repo):
-    url = ask(hub.url + ONE).headers["Location"]
-    hub.rate_bytes_per_second = 2 << 20
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(ask, url)
-        until(lambda: hub.served("data/one.parquet") > 100_000)
-        assert hub.served() < len(DATA)
-        hub.rate_bytes_per_second = None
-        assert future.result().body == DATA
-    assert hub.served() == len(DATA)
-
-
-def test_clients_that_go_away_are_no_error(hub, repo):
-    url = urlsplit(ask(hub.url + ONE).headers["Location"])
-    for received in (0, 100):
-        with socket.create_connection(("127.0.0.1", hub.port)) as client:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            client.sendall(f"GET {url.path}?{url.query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            assert len(client.recv(received)) == received
-    assert ask(hub.url + ONE).status == 302
-    assert hub.errors == []
-
-
-def test_end_waits_for_nobody(hub, repo):
-    type_of_hub = type(hub)
-    before = threading.active_count()
-    other = type_of_hub()
-    other.add("datasets", "org/name", FILES)
-    other.fault("stall", "*/one.parquet", side="cdn", at=10, seconds=600)
-    idle = http.client.HTTPConnection("127.0.0.1", other.port)
-    idle.request("GET", "/api/datasets/org/name")
-    idle.getresponse().read()
-    with ThreadPoolExecutor(1) as pool:
-        stalled = pool.submit(follow, other.url + ONE)
-        until(lambda: other.served() == 10)
-        start = time.monotonic()
-        other.close()
-        assert time.monotonic() - start < 1
-        assert stalled.result().body == DATA[:10]
-    idle.close()
-    assert threading.active_count() == before
-
-
-def test_bodies_leave_at_memory_speed(hub, tmp_path):
-    path = tmp_path / "large"
-    path.touch()
-    os.truncate(path, 256 << 20)
-    hub.add("datasets", "org/name", {"data/one.parquet": path})
-    url = urlsplit(ask(hub.url + ONE).headers["Location"])
-    connection = http.client.HTTPConnection("127.0.0.1", hub.port, timeout=30)
-    connection.request("GET", f"{url.path}?{url.query}")
-    response = connection.getresponse()
-    buffer = memoryview(bytearray(1 << 20))
-    start = time.monotonic()
-    received = sum(iter(lambda: response.readinto(buffer), 0))
-    took = time.monotonic() - start
-    connection.close()
-
-    assert received == 256 << 20
-    assert took < 2.5, "100 MB/s would be too slow to measure a downloader with"
