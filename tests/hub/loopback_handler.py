@@ -155,7 +155,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         path, good = self.server.signatures.get(self.query.get("Signature", ""), ("", 0))
         if path != self.asked.path or time.monotonic() > good:
             raise RefusalError(403, None, "AccessDenied")
-        for (kind, name), repo in self.server.repos.items():
+        for (kind, name), repo in list(self.server.repos.items()):
             prefix = f"/cdn/{kind}/{name}/"
             if path.startswith(prefix):
                 commit, _, self.asked.file = path[len(prefix) :].partition("/")
