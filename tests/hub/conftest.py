@@ -1,0 +1,84 @@
+"""The loopback hub of tests/hub: a fresh one for each test, and what its clients, here or in a process, need."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+def _load(name: str) -> ModuleType:
+    """The file beside this one. Tests are no package, and no folder of theirs is on sys.path."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec
+    assert spec.loader
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# In the order in which one imports the other; tests may import from them as well.
+_load("loopback_probe")
+_load("loopback_repository")
+_load("loopback_handler")
+LoopbackHub = _load("loopback_hub").LoopbackHub
+
+SETTINGS = {
+    "HF_HUB_OFFLINE": "0",
+    "HF_HUB_DISABLE_XET": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_DOWNLOAD_TIMEOUT": "2",
+    "HF_HUB_ETAG_TIMEOUT": "2",
+}
+FOREIGN = ("HF_", "HUGGING_FACE_", "HUGGINGFACE_", "TRANSFORMERS_")
+
+
+def _outside(name: str) -> bool:
+    """A setting of whoever runs the tests that would lead a client away from the loopback hub."""
+    return name.startswith(FOREIGN) or name.lower().endswith("_proxy")
+
+
+@pytest.fixture
+def hub() -> Iterator[LoopbackHub]:
+    """An empty hub at hub.url; its threads end with the test, and an error inside it fails the test."""
+    server = LoopbackHub()
+    try:
+        yield server
+    finally:
+        server.close()
+    assert not server.errors
+
+
+@pytest.fixture
+def hub_environment(hub: LoopbackHub, tmp_path: Path) -> dict[str, str]:
+    """The environment of a process whose hub is `hub`, without a token and with an empty cache in tmp_path."""
+    kept = {name: value for name, value in os.environ.items() if not _outside(name)}
+    return {**kept, **SETTINGS, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf-home")}
+
+
+@pytest.fixture
+def hub_client(hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """huggingface_hub inside the test's own process: online, no token, cache in tmp_path, sessions closed at the end.
+
+    It reads most settings when it is imported, which another test may have done; `endpoint=hub.url` is to be given.
+    """
+    for name in filter(_outside, list(os.environ)):
+        monkeypatch.delenv(name)
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 2)
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 2)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf-cache"))
+    huggingface_hub.close_session()
+    yield huggingface_hub
+    huggingface_hub.close_session()
