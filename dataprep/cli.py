@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from dataprep import tables
 from dataprep.errors import DataprepError
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ LimitOption = Annotated[int | None, typer.Option("--limit", help="At most this m
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A setting, e.g. reader.text=content or runtime.engine=reference."),
+]
+OfflineOption = Annotated[
+    bool, typer.Option("--offline", help="Never use the network; make do with what was fetched before.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
@@ -82,14 +86,18 @@ def run(
     workers: WorkersOption = None,
     limit: LimitOption = None,
     settings: SetOption = None,
+    offline: OfflineOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a dataset: list, tokenize, merge, verify, publish. The last line on stdout is its prefix.
+    """Make a dataset: list, download, tokenize, merge, verify, publish. The last line on stdout is its prefix.
 
-    Interrupted or failed, the same command goes on where it was. Done already, it says so.
+    Interrupted or failed, the same command goes on where it was. Done already, it says so. Of a mixture, every corpus
+    is made a dataset, and the last line is the file that blends them (Megatron's --data-args-path).
 
+    Example: dataprep run fineweb --tokenizer meta-llama/Llama-3.1-8B --output /data
     Example: dataprep run 'dump/*.jsonl.zst' --tokenizer gpt2 --set reader.text=content
     """
+    _go_offline(offline)
     from dataprep import planning, progress, runner
 
     request = planning.resolve(corpus, tokenizer, output, workers, limit, settings or ())
@@ -113,31 +121,53 @@ def plan(
     workers: WorkersOption = None,
     limit: LimitOption = None,
     settings: SetOption = None,
+    offline: OfflineOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what `run` would do: recipe, policy, units, bytes. Touches nothing.
+    """Show what `run` would do: recipe, policy, files, bytes, and what it will take. Downloads nothing.
 
-    Example: dataprep plan 'dump/*.parquet' --tokenizer ./llama3
+    Example: dataprep plan fineweb --tokenizer gpt2
     """
+    _go_offline(offline)
     from dataprep import planning
 
     result = planning.plan(corpus, tokenizer, output, workers, limit, settings or ())
     if as_json:
         _print_json(result)
         return
-    recipe, tokenizer_, policy = result["recipe"], result["recipe"]["tokenizer"], result["recipe"]["policy"]
-    _table(
-        {
-            "corpus": f"{recipe['corpus']}: {result['num_files']:,} files, {result['num_bytes']:,} bytes",
-            "tokenizer": f"{tokenizer_['name']}: {tokenizer_['type']}, "
-            f"{tokenizer_['vocab_size']:,} ids, {result['dtype']}",
-            "document": f"{result['bos'] or '(no BOS)'} text {result['eod'] or '(no EOD)'}; "
-            f"special strings: {policy['special_text']}; empty documents: {policy['empty']}",
-            "units": f"{result['num_units']:,} for {result['runtime']['workers']} workers",
-            "recipe": result["recipe_digest"],
-            "prefix": result["prefix"] + (" (exists)" if result["exists"] else ""),
-        }
-    )
+    _print_lines(tables.plan(result))
+
+
+def _go_offline(offline: bool) -> None:
+    if offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client, which reads it once
+
+
+@app.command()
+def download(
+    context: typer.Context,
+    corpus: CorpusArgument,
+    output: OutputOption = Path("data"),
+    settings: SetOption = None,
+    offline: OfflineOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch a corpus, for any tokenizer: resumed, checked, nothing twice. The last line on stdout is its folder.
+
+    Example: dataprep download fineweb:sample-10BT --output /data
+    """
+    _go_offline(offline)
+    from dataprep import progress, runner
+
+    with progress.watch(context.obj["quiet"]) as watcher:
+        listing = runner.download(corpus, output, settings or (), watcher)
+    if as_json:
+        _print_json(listing.to_json())
+        return
+    if not context.obj["quiet"]:
+        size = sum(file.num_bytes for file in listing.files)
+        _note(f"{len(listing.files):,} files, {size:,} bytes{'' if listing.raw else ', all of them here before'}")
+    typer.echo(listing.raw if listing.raw is not None else os.path.dirname(listing.files[0].path))
 
 
 @app.command(name="list")
@@ -163,7 +193,7 @@ def list_(
         ]
     elif what in ("corpora", "tokenizers"):
         found = catalog.describe(what)
-        lines = [f"{entry['name']:<16} {entry['description']}" for entry in found]
+        lines = list(tables.corpora(found) if what == "corpora" else tables.tokenizers(found))
     else:
         raise SpecError(f"list {what}: expected corpora, tokenizers or datasets")
     if as_json:
@@ -189,13 +219,7 @@ def status(
     if as_json:
         _print_json(found)
         return
-    lines = [
-        f"{entry['corpus']}-{entry['tokenizer']}  {entry['state']}  {entry['units_done']:,} of {entry['units']:,} units"
-        f"{'  by ' + entry['holder'] if entry['holder'] else ''}{'  ' + entry['prefix'] if entry['prefix'] else ''}"
-        if "corpus" in entry
-        else f"{entry['work']}  {entry['state']}: {entry['detail']}"
-        for entry in found
-    ]
+    lines = list(tables.status(found))
     _print_lines(lines or [f"no runs in {output}"])
 
 
@@ -283,20 +307,7 @@ def inspect(
     if as_json:
         _print_json(value)
         return
-    lengths = value["lengths"]
-    quantiles = "  ".join(f"{name} {number:,}" for name, number in lengths["quantiles"].items())
-    rows = {
-        "prefix": value["prefix"],
-        "documents": f"{value['num_documents']:,}",
-        "tokens": f"{value['num_tokens']:,} {value['dtype']}, {value['num_bytes']:,} bytes",
-        "lengths": f"min {lengths['min']:,}  {quantiles}  max {lengths['max']:,}  mean {lengths['mean']:,.1f}",
-    }
-    if "corpus" in value:
-        tokenizer_ = value["tokenizer"]
-        rows["made of"] = (
-            f"{value['corpus']} with {tokenizer_['name']} ({tokenizer_['type']}, EOD {tokenizer_['eod_text']})"
-        )
-    _table(rows)
+    _print_lines(tables.inspection(value))
 
 
 def _print_json(value: Any) -> None:
@@ -306,11 +317,6 @@ def _print_json(value: Any) -> None:
 def _print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         typer.echo(line)
-
-
-def _table(rows: dict[str, str]) -> None:
-    width = max(len(name) for name in rows)
-    _print_lines(f"{name:<{width}}  {text}" for name, text in rows.items())
 
 
 def _note(*lines: str) -> None:

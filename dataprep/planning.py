@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataprep import catalog
+from dataprep import catalog, sources
 from dataprep.definitions import identify, missing_eod
 from dataprep.errors import SpecError
+from dataprep.estimates import estimate
 from dataprep.layout import Layout
 from dataprep.manifest import load_manifest
 from dataprep.sources import list_files, with_checksum
-from dataprep.specs import Recipe, Runtime, TokenPolicy, parse_settings
+from dataprep.specs import HubSource, Recipe, Runtime, TokenPolicy, parse_settings
 from dataprep.units import cut_units
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def resolve(
     """Turn what a user typed into a recipe, a runtime and a layout; touches nothing.
 
     Args:
-        corpus: a shipped name, a YAML, or paths and globs.
+        corpus: a shipped name, a YAML, ``hf:org/name``, addresses, or paths and globs.
         tokenizer: a shipped name, a folder, a file, a YAML, or ``org/name`` on the hub.
         output: folder the dataset goes into.
         workers: units at the same time; default: the processors this process may use.
@@ -80,18 +81,13 @@ def resolve(
     policy = TokenPolicy.from_json(given.get("policy", {}), "policy settings")
     if limit is not None and limit < 1:
         raise SpecError(f"--limit {limit}: expected a number of documents, at least 1")
-    arguments = [corpus] if isinstance(corpus, str) else list(corpus)
-    found, folder = catalog.find_corpus(arguments, given)
     spec, place = catalog.find_tokenizer(tokenizer, given.get("tokenizer", {}))
     identity = identify(spec, place)
     if policy.eod == "append" and identity.eod_id is None:
         raise missing_eod(identity)
     if policy.bos == "always" and identity.bos_id is None:
         raise SpecError(f"policy.bos=always: the tokenizer {identity.name} has no BOS token; use auto or never")
-    listing = list_files(found.source, found.reader, folder, Path(output))
-    work = os.path.join(os.path.abspath(output), "work", "")
-    if any(file.path.startswith(work) for file in listing.files):
-        raise SpecError(f"the output {os.path.abspath(output)} lies among the input; choose another --output")
+    found, listing = resolve_corpus(corpus, output, given)
     recipe = Recipe(
         corpus=found.name,
         origin=listing.origin,
@@ -106,6 +102,43 @@ def resolve(
     digest = recipe.digest
     layout = Layout.of(Path(os.path.abspath(output)), recipe.corpus, recipe.tokenizer.name, digest)
     return _unchanged_or_new(Request(recipe, runtime, layout, digest, found, listing))
+
+
+def resolve_corpus(
+    corpus: str | Sequence[str], output: str | Path, given: dict[str, dict[str, Any]]
+) -> tuple[Corpus, Listing]:
+    """A corpus with its files; its reader knows the column of text.
+
+    Args:
+        corpus: as for `resolve`.
+        output: folder that fetched files go below.
+        given: settings by namespace.
+
+    Raises:
+        SpecError: it is unknown, or names nothing.
+        SourceError: it cannot be reached or read.
+    """
+    arguments = [corpus] if isinstance(corpus, str) else list(corpus)
+    found, folder = catalog.find_corpus(arguments, given)
+    listing = list_files(found.source, found.reader, folder, Path(output))
+    work = os.path.join(os.path.abspath(output), "work", "")
+    if any(file.path.startswith(work) for file in listing.files):
+        raise SpecError(f"the output {os.path.abspath(output)} lies among the input; choose another --output")
+    if listing.text is not None:
+        found = found.model_copy(update={"reader": found.reader.model_copy(update={"text": listing.text})})
+    return found, listing
+
+
+def with_contents(request: Request) -> Request:
+    """The same request once the texts behind its ids are here: of them, and with a digest that covers them."""
+    source = request.corpus.source
+    assert isinstance(source, HubSource)
+    assert source.contents is not None
+    listing = sources.with_contents(request.listing.model_copy(update={"ids": False}), source.contents)
+    assert not listing.ids
+    recipe = request.recipe.model_copy(update={"files": listing.files})
+    layout = Layout.of(request.layout.output, recipe.corpus, recipe.tokenizer.name, recipe.digest)
+    return _unchanged_or_new(replace(request, recipe=recipe, layout=layout, digest=recipe.digest, listing=listing))
 
 
 def _unchanged_or_new(request: Request) -> Request:
@@ -139,8 +172,9 @@ def plan(
 ) -> dict[str, Any]:
     """What `run` with the same arguments would do, as plain JSON values; touches nothing."""
     request = resolve(corpus, tokenizer, output, workers, limit, settings)
-    recipe = request.recipe
-    units = cut_units(recipe, request.runtime)
+    recipe, source = request.recipe, request.corpus.source
+    afar = request.listing.ids or any(file.url is not None for file in recipe.files)
+    units = None if afar else cut_units(recipe, request.runtime)
     return {
         "recipe_digest": request.digest,
         "recipe": recipe.to_json(),
@@ -152,9 +186,12 @@ def plan(
         "eod": recipe.tokenizer.eod_text if recipe.policy.eod == "append" else None,
         "num_files": len(recipe.files),
         "num_bytes": sum(file.num_bytes for file in recipe.files),
-        "num_units": len(units),
+        "num_bytes_here": sum(file.num_bytes for file in recipe.files if os.path.exists(file.path)),
+        "texts": source.contents.url if isinstance(source, HubSource) and source.contents else None,
+        "estimate": None if request.listing.ids else estimate(recipe, request.runtime).to_json(),
+        "num_units": None if units is None else len(units),
         "units": [
             {"key": unit.key, "num_bytes": unit.num_bytes, "slices": [part.to_json() for part in unit.slices]}
-            for unit in units
+            for unit in units or ()
         ],
     }

@@ -32,7 +32,10 @@ from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
 from dataprep.layout import Layout, sweep
 from dataprep.manifest import Counts, DatasetManifest, EngineRecord, PairFiles, Prefix, Unit, load_manifest
-from dataprep.planning import Request, resolve
+from dataprep.planning import Request, resolve, resolve_corpus, with_contents
+from dataprep.sources import remember
+from dataprep.specs import Runtime, parse_settings
+from dataprep.stages import download as stages_download
 from dataprep.stages import merge, publish, tokenize
 from dataprep.stages.verify import verify
 from dataprep.storage import append_line, hold, make_folder
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from dataprep.specs import Corpus, Listing
     from dataprep.stages.verify import Report
 
 log = logging.getLogger(__name__)
@@ -106,6 +110,9 @@ def run(
 
 def execute(request: Request, watcher: Watcher) -> Result:
     """Carry out a resolved request."""
+    if request.listing.ids:
+        fetch(request.corpus, request.listing, request.runtime, watcher)
+        request = with_contents(request)
     layout = request.layout
     existing = find_existing(request)
     if existing is not None and publish.is_settled(layout):
@@ -125,6 +132,43 @@ def execute(request: Request, watcher: Watcher) -> Result:
             with contextlib.suppress(OutputError):
                 _event(layout, "failed", error=str(error))
             raise
+
+
+def download(
+    corpus: str | Sequence[str],
+    output: str | Path = "data",
+    settings: Sequence[str] = (),
+    watcher: Watcher | None = None,
+) -> Listing:
+    """Fetch a corpus, for any tokenizer; what is there already is not fetched again.
+
+    Args:
+        corpus, output, settings: see `planning.resolve`.
+        watcher: is told how it gets on.
+
+    Returns:
+        The files, at the paths where they lie.
+
+    Raises:
+        SpecError: the request is wrong.
+        SourceError: some files cannot be had; the others are there.
+    """
+    given = parse_settings(list(settings))
+    runtime = Runtime.from_json(given.get("runtime", {}), "runtime settings")
+    found, listing = resolve_corpus(corpus, output, given)
+    fetch(found, listing, runtime, watcher or Silent())
+    return listing
+
+
+def fetch(corpus: Corpus, listing: Listing, runtime: Runtime, watcher: Watcher) -> None:
+    """Fetch all files of a listing, and the texts behind ids."""
+    remember(corpus.source, listing)
+    watcher.stage("download", sum(file.num_bytes for file in listing.files if file.url is not None))
+    stages_download.run(corpus, listing, runtime, lambda n: watcher(tokenize.Progress(source_bytes=n)))
+    if listing.ids:
+        watcher.stage("texts", 0)
+        report: Callable[[int], None] = lambda n: watcher(tokenize.Progress(documents=n))  # noqa: E731
+        stages_download.run_contents(corpus, listing, runtime, report)
 
 
 def find_existing(request: Request) -> Result | None:

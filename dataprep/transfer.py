@@ -20,14 +20,13 @@ from dataprep import hub, objects, web
 from dataprep.errors import SourceError
 from dataprep.parts import Digests, Part, Wanted, claim
 from dataprep.storage import append_line, explain, make_folder
-from dataprep.web import Patience, TransientError, asked_wait
+from dataprep.web import Patience, Pause, TransientError, asked_wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from dataprep.layout import RawFolder
-    from dataprep.web import Pause
 
 BLOCK_BYTES = 1 << 20
 
@@ -162,7 +161,7 @@ class Fetcher:
         if part.num_bytes:
             headers = headers | {"Range": f"bytes={part.num_bytes}-"}
         request = web.client().stream("GET", url, headers=headers, timeout=web.timeout_seconds(), follow_redirects=True)
-        with _explained(wanted), web.transient(), request as response:
+        with _explained(wanted.url), web.transient(), request as response:
             self._check(response, wanted, part)
             self._take(response.iter_raw(BLOCK_BYTES), wanted, part)
         if part.num_bytes < wanted.num_bytes:
@@ -209,12 +208,41 @@ class Fetcher:
         web.raise_for_status(response)
 
 
+def peek(url: str, start: int, stop: int) -> bytes:
+    """Bytes of a file afar, to look at: what comes is not proven, and not kept.
+
+    Args:
+        url: its address.
+        start, stop: which bytes; all of them have to exist.
+
+    Raises:
+        SourceError: they cannot be had.
+    """
+    web.check_online(url)
+    if urlsplit(url).scheme not in ("hf", "http", "https"):
+        return web.persist(lambda: b"".join(objects.blocks(url, start, stop, None)), url, Pause())
+
+    def get() -> bytes:
+        where, headers = hub.address(url) if url.startswith("hf:") else (url, web.PLAIN)
+        headers = headers | {"Range": f"bytes={start}-{stop - 1}"}
+        with _explained(url), web.transient():
+            response = web.client().get(where, headers=headers, timeout=web.timeout_seconds(), follow_redirects=True)
+            web.raise_for_status(response)
+        data: bytes = response.content
+        data = data[start:stop] if response.status_code == 200 else data
+        if len(data) != stop - start:
+            raise TransientError(f"asked for {stop - start:,} bytes, got {len(data):,}")
+        return data
+
+    return web.persist(get, url, Pause())
+
+
 @contextlib.contextmanager
-def _explained(wanted: Wanted) -> Iterator[None]:
+def _explained(url: str) -> Iterator[None]:
     from huggingface_hub.errors import HfHubHTTPError
 
-    if wanted.url.startswith("hf:"):
-        with hub.explained(hub.split(wanted.url)[0]):
+    if url.startswith("hf:"):
+        with hub.explained(hub.split(url)[0]):
             yield
         return
     try:
@@ -223,7 +251,7 @@ def _explained(wanted: Wanted) -> Iterator[None]:
         if error.response.status_code in web.TRANSIENT:
             raise
         status = f"{error.response.status_code} {error.response.reason_phrase}"
-        raise SourceError(f"cannot fetch {wanted.url}: {status}; check the address") from error
+        raise SourceError(f"cannot fetch {url}: {status}; check the address") from error
 
 
 def _etag(wanted: Wanted) -> str | None:

@@ -56,7 +56,7 @@ class Patience:
         return min(self.most_seconds, self.first_seconds * 2.0 ** (failures - 1)) * random.uniform(0.5, 1.0)
 
 
-BRIEF = Patience(attempts=5)
+BRIEF = Patience(attempts=4)
 """For requests about what is there: somebody waits, and a machine without network should hear of it soon."""
 
 
@@ -179,7 +179,8 @@ def transient() -> Iterator[None]:
     try:
         yield
     except transport_errors() as error:
-        raise TransientError(f"{type(error).__name__} {error}".strip()) from error
+        hint = " (--offline makes do with what is here)" if type(error).__name__ == "ConnectError" else ""
+        raise TransientError(f"{type(error).__name__} {error}{hint}".strip()) from error
     except HfHubHTTPError as error:
         response = error.response
         if response.status_code not in TRANSIENT:

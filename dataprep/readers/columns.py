@@ -71,6 +71,7 @@ class Values:
     file: SourceFile
     reader: ReaderSpec
     batch_bytes: int
+    null_reason: str = "null-text"
 
     def batches(self, column: pa.Array, row: int, group: int) -> Iterator[TextBatch]:
         """Batches of about `batch_bytes` for the values of `column`, whose first one is record `row`."""
@@ -106,7 +107,7 @@ class Values:
 
     def _problem(self, value: Bytes | None) -> Problem | None:
         if value is None:
-            return Problem("null-text", f"{self.reader.text!r} is null")
+            return Problem(self.null_reason, f"{self.reader.text!r} is null")
         if len(value) > self.reader.max_document_bytes:
             return too_long(len(value), self.reader)
         return bad_byte(value.tobytes())

@@ -52,10 +52,12 @@ def read(file: SourceFile, part: Slice, reader: ReaderSpec, batch_bytes: int) ->
     """The values of a run of row groups."""
     with _open(file, reader) as (opened, column):
         row, groups = 0, range(part.start, part.stop)
+        metadata = opened.schema_arrow.field(reader.text).metadata or {}
+        null_reason = metadata.get(b"null", b"null-text").decode()  # `contents` writes why it may be null
         ends = _text_ends(opened, column, groups)
         places = [part.num_bytes * end // max(1, ends[-1]) for end in ends]
         for group, before, after in zip(groups, places, places[1:], strict=False):
-            values = Values(file, reader, batch_bytes)
+            values = Values(file, reader, batch_bytes, null_reason)
             yield from _read_group(opened, values, (group, column), row, after - before)
             row += opened.metadata.row_group(group).num_rows
 

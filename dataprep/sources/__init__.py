@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataprep import web
+from dataprep.contents import load
 from dataprep.errors import SourceError
 from dataprep.layout import RawFolder
+from dataprep.sources.columns import choose_text
 from dataprep.sources.local import check_same, check_unchanged, list_local, with_checksum
 from dataprep.sources.repos import list_repo
 from dataprep.sources.urls import list_urls
@@ -25,9 +27,9 @@ from dataprep.specs import FilesSource, HubSource, Listing, UrlsSource
 from dataprep.storage import make_folder, write_json
 
 if TYPE_CHECKING:
-    from dataprep.specs import ReaderSpec
+    from dataprep.specs import Contents, ReaderSpec
 
-__all__ = ["check_same", "check_unchanged", "list_files", "remember", "with_checksum"]
+__all__ = ["check_same", "check_unchanged", "list_files", "remember", "with_checksum", "with_contents"]
 
 
 def list_files(source: FilesSource | HubSource | UrlsSource, reader: ReaderSpec, folder: Path, output: Path) -> Listing:
@@ -46,10 +48,23 @@ def list_files(source: FilesSource | HubSource | UrlsSource, reader: ReaderSpec,
     if isinstance(source, FilesSource):
         return Listing(files=list_local(source, reader, folder))
     if web.is_offline():
-        return _remembered(source, output)
-    if isinstance(source, HubSource):
-        return list_repo(source, reader, output)
-    return list_urls(source, reader, output)
+        listing = _remembered(source, output)
+    elif isinstance(source, UrlsSource):
+        listing = list_urls(source, reader, output)
+    else:
+        listing = list_repo(source, reader, output)
+    if isinstance(source, HubSource) and source.contents is not None:
+        return with_contents(listing, source.contents)
+    if listing.text is None and not web.is_offline():
+        listing = listing.model_copy(update={"text": choose_text(listing.files[0], reader).text})
+    return listing
+
+
+def with_contents(listing: Listing, contents: Contents) -> Listing:
+    """The texts instead of the ids, if they are here."""
+    assert listing.raw is not None
+    found = load(RawFolder(Path(listing.raw)), listing.files, contents)
+    return listing.model_copy(update={"ids": True} if found is None else {"files": found})
 
 
 def remember(source: FilesSource | HubSource | UrlsSource, listing: Listing) -> None:

@@ -76,11 +76,15 @@ class Listing(Model):
         files: sorted by name.
         origin: where they come from, with the commit; '' for files of the user.
         raw: the folder that fetched files go to; None for files of the user.
+        text: the column of text, where the files told it and nobody else.
+        ids: the files hold ids, and the texts have to be fetched before there is anything to tokenize.
     """
 
     files: tuple[SourceFile, ...]
     origin: str = ""
     raw: str | None = None
+    text: str | None = None
+    ids: bool = False
 
     def moved(self, raw: Path) -> Self:
         """The same files in another raw folder: a copy of the output folder, mounted elsewhere."""

@@ -1,5 +1,7 @@
 """Fetch the files of a corpus, in order, some at a time, ahead of whoever waits for them.
 
+    run     all files of a corpus, and the texts behind their ids, whoever may need them later
+
     start   these files are wanted, in this order
     wait    until they are whole, checked, and what their names say
     drop    they were used (runtime.keep_raw=false): remove them, and let others take their room
@@ -16,10 +18,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from dataprep.errors import Cancelled, OutputError
+from dataprep import contents
+from dataprep.errors import Cancelled, DataprepError, OutputError, SourceError
 from dataprep.layout import RawFolder
 from dataprep.parts import Wanted
 from dataprep.readers import check_format
+from dataprep.specs import HubSource
 from dataprep.storage import existing, explain, mend_lines
 from dataprep.transfer import Fetcher, Receipt, load_receipts
 from dataprep.web import Pause
@@ -27,7 +31,48 @@ from dataprep.web import Pause
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from dataprep.specs import ReaderSpec, Runtime, SourceFile
+    from dataprep.specs import Corpus, Listing, ReaderSpec, Runtime, SourceFile
+
+CONTENTS_PER_CONNECTION = 16
+"""Texts of a few kilobytes fetched at the same time for each file of gigabytes: 128 by default. Each takes one round
+trip to the store, so their number, not the line, is what limits."""
+
+
+def run(corpus: Corpus, listing: Listing, runtime: Runtime, report: Callable[[int], None]) -> None:
+    """Fetch all files that a listing names; one that cannot be had does not keep the others from coming.
+
+    Args:
+        corpus: for its reader, and for where texts are whose ids the files hold.
+        listing: of it.
+        runtime: connections.
+        report: called with the number of new bytes, from several threads.
+
+    Raises:
+        SourceError: some files cannot be had.
+        OutputError: the file system refuses.
+    """
+    if listing.raw is None:
+        return
+    folder, everything = RawFolder(Path(listing.raw)), range(len(listing.files))
+    keeping = runtime.model_copy(update={"keep_raw": True})
+    with Downloads(folder, listing.files, corpus.reader, keeping, report) as downloads:
+        missing = downloads.missing(everything)
+        downloads.check_room(missing)
+        downloads.start(missing)
+        failed = downloads.failures()
+    if failed:
+        more = f"; and {len(failed) - 1:,} other files failed" if len(failed) > 1 else ""
+        raise SourceError(f"{failed[0]}{more}") from failed[0]
+
+
+def run_contents(corpus: Corpus, listing: Listing, runtime: Runtime, report: Callable[[int], None]) -> None:
+    """Fetch the texts behind the ids of files that are here; `report` is called with the number of texts."""
+    assert isinstance(corpus.source, HubSource)
+    assert corpus.source.contents is not None
+    assert listing.raw is not None
+    connections = runtime.connections * CONTENTS_PER_CONNECTION
+    folder = RawFolder(Path(listing.raw))
+    contents.run(contents.Fetching(folder, corpus.source.contents, connections, Pause(), report), listing.files)
 
 
 class Downloads:
@@ -142,6 +187,14 @@ class Downloads:
         for i in indices:
             if i in self._futures:
                 self._futures[i].result()
+
+    def failures(self) -> list[DataprepError]:
+        """Wait for all; returns why some could not be had."""
+        errors = [future.exception() for future in self._futures.values()]
+        for error in errors:
+            if error is not None and not isinstance(error, DataprepError):
+                raise error
+        return [error for error in errors if isinstance(error, DataprepError)]
 
     def receipt(self, index: int) -> Receipt | None:
         """What a file is that was fetched, now or before; None for one of the user's own."""

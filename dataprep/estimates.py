@@ -1,0 +1,79 @@
+"""How much a corpus will take, before anything is fetched: text, tokens, disk, time. Rough, and called so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dataprep.errors import SourceError
+from dataprep.sources.columns import look
+from dataprep.specs import Model
+
+if TYPE_CHECKING:
+    from dataprep.specs import Compression, FileFormat, Recipe, Runtime
+
+BYTES_PER_TOKEN = 4.2
+"""Of English web text with a vocabulary of 32,000 to 128,000. OpenWebMath: 56.65 GB of text, 14.7 G tokens (its card);
+BookCorpus: 4.85 GB, 1.1 G. Other scripts take up to three times as many tokens."""
+
+TEXT_PER_BYTE: dict[FileFormat, float] = {"jsonl": 0.93, "parquet": 1.7, "arrow": 0.93, "text": 1.0}
+"""Text in a byte of a file; JSON lines and Parquet with a handful of other fields beside it, as FineWeb has them."""
+
+UNPACKED: dict[Compression, float] = {"none": 1.0, "gzip": 2.6, "zstd": 2.8, "bz2": 3.2, "xz": 3.4}
+"""Bytes of web text in a compressed byte."""
+
+WORKER_BYTES_PER_SECOND = 30e6
+"""Text that a worker does in a second, whole runs, Llama-3 (README, How it compares)."""
+
+LINE_BYTES_PER_SECOND = 125e6
+"""1 Gbit/s."""
+
+
+class Estimate(Model):
+    """What a run will take, about.
+
+    Attributes:
+        text_bytes: UTF-8 bytes of the documents.
+        tokens: in the dataset.
+        dataset_bytes: the published pair.
+        disk_bytes: at the most during the run: what is fetched and kept, shards, and the pair.
+        tokenize_seconds: with this many workers, if they are fast enough fed.
+        fetch_seconds: at 1 Gbit/s.
+    """
+
+    text_bytes: int
+    tokens: int
+    dataset_bytes: int
+    disk_bytes: int
+    tokenize_seconds: float
+    fetch_seconds: float
+
+
+def estimate(recipe: Recipe, runtime: Runtime) -> Estimate:
+    """What a recipe will take; looks into the first file for how much of it is text, where that can be told."""
+    num_bytes = sum(file.num_bytes for file in recipe.files)
+    fetched = sum(file.num_bytes for file in recipe.files if file.url is not None)
+    text = int(num_bytes * _text_share(recipe))
+    tokens = int(text / BYTES_PER_TOKEN)
+    pair = tokens * (2 if recipe.dtype == "uint16" else 4)
+    largest = max((file.num_bytes for file in recipe.files if file.url is not None), default=0)
+    raw = fetched if runtime.keep_raw else min(fetched, largest * (runtime.connections + 2 * runtime.workers))
+    return Estimate(
+        text_bytes=text,
+        tokens=tokens,
+        dataset_bytes=pair,
+        disk_bytes=raw + 2 * pair,
+        tokenize_seconds=text / (WORKER_BYTES_PER_SECOND * runtime.workers),
+        fetch_seconds=fetched / LINE_BYTES_PER_SECOND,
+    )
+
+
+def _text_share(recipe: Recipe) -> float:
+    first = recipe.files[0]
+    if first.url is not None and first.format == "parquet":
+        try:
+            columns = look(first)
+        except SourceError:
+            columns = None
+        if columns is not None and columns.text_bytes.get(recipe.reader.text):
+            return columns.text_bytes[recipe.reader.text] / first.num_bytes
+    return TEXT_PER_BYTE[first.format] * UNPACKED[first.compression]

@@ -1,0 +1,119 @@
+"""What the command line shows of plain values: lines of text, nothing computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+def plan(result: dict[str, Any]) -> Iterator[str]:
+    """What `dataprep.plan` gives."""
+    recipe, tokenizer, policy = result["recipe"], result["recipe"]["tokenizer"], result["recipe"]["policy"]
+    return _table(
+        {
+            "corpus": f"{recipe['corpus']}: {result['num_files']:,} files, {result['num_bytes']:,} bytes",
+            "tokenizer": f"{tokenizer['name']}: {tokenizer['type']}, "
+            f"{tokenizer['vocab_size']:,} ids, {result['dtype']}",
+            "document": f"{result['bos'] or '(no BOS)'} text {result['eod'] or '(no EOD)'}; "
+            f"special strings: {policy['special_text']}; empty documents: {policy['empty']}",
+            **_outlook(result),
+            "recipe": result["recipe_digest"],
+            "prefix": result["prefix"] + (" (exists)" if result["exists"] else ""),
+        }
+    )
+
+
+def _outlook(plan: dict[str, Any]) -> dict[str, str]:
+    """What there is to do, and what it will take."""
+    rows = {}
+    if plan["num_units"] is not None:
+        rows["units"] = f"{plan['num_units']:,} for {plan['runtime']['workers']} workers"
+    if plan["recipe"]["origin"]:
+        rows["from"] = f"{plan['recipe']['origin']}  ({plan['recipe']['license'] or 'no licence stated'})"
+        left = plan["num_bytes"] - plan["num_bytes_here"]
+        rows["to fetch"] = f"{left / 1e9:,.2f} GB; {plan['num_bytes_here'] / 1e9:,.2f} GB are here"
+    if plan["texts"]:
+        rows["texts"] = f"one by one from {plan['texts']}"
+    if plan["estimate"]:
+        guess = plan["estimate"]
+        rows["tokens"] = f"about {_round(guess['tokens'])} of {_round(guess['text_bytes'])}B of text"
+        rows["disk"] = (
+            f"about {_round(guess['disk_bytes'])}B while it runs, {_round(guess['dataset_bytes'])}B in the end"
+        )
+        fetching = f"{_time(guess['fetch_seconds'])} to fetch at 1 Gbit/s, " if guess["fetch_seconds"] else ""
+        rows["time"] = (
+            f"about {fetching}{_time(guess['tokenize_seconds'])} to tokenize with {plan['runtime']['workers']} workers"
+        )
+    return rows
+
+
+def _round(number: float) -> str:
+    for size, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {name}"
+    return f"{number:.0f} "
+
+
+def _time(seconds: float) -> str:
+    for size, name in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}"
+    return f"{max(1, seconds):.0f} s"
+
+
+def corpora(found: list[dict[str, Any]]) -> Iterable[str]:
+    """One line for each corpus: name, size, text, gated, licence, what it is; and one for its subsets."""
+    yield f"{'name':<13} {'size':>8}  {'text':<8} {'':<6} {'licence':<22} description"
+    for entry in found:
+        size = f"{_round(entry['size'])}B" if entry["size"] else "?"
+        gated = "gated" if entry["gated"] else ""
+        yield (
+            f"{entry['name']:<13} {size:>8}  {entry['text'] or '-':<8} {gated:<6} {entry['license'] or '?':<22} "
+            f"{entry['description']}"
+        )
+        if entry["subsets"]:
+            yield f"{'':<13} {'':>8}  {'mixes' if 'mixture' in entry else 'subsets'}: {', '.join(entry['subsets'])}"
+
+
+def tokenizers(found: list[dict[str, Any]]) -> Iterable[str]:
+    """One line for each tokenizer: name, gated, licence, what it is."""
+    for entry in found:
+        gated = "gated" if entry["gated"] else ""
+        yield f"{entry['name']:<16} {gated:<6} {entry['license']:<25} {entry['description']}"
+
+
+def status(found: list[dict[str, Any]]) -> Iterable[str]:
+    """One line for each run in an output folder."""
+    for entry in found:
+        if "corpus" not in entry:
+            yield f"{entry['work']}  {entry['state']}: {entry['detail']}"
+            continue
+        holder = f"  by {entry['holder']}" if entry["holder"] else ""
+        prefix = f"  {entry['prefix']}" if entry["prefix"] else ""
+        units = f"{entry['units_done']:,} of {entry['units']:,} units"
+        yield f"{entry['corpus']}-{entry['tokenizer']}  {entry['state']}  {units}{holder}{prefix}"
+
+
+def inspection(value: dict[str, Any]) -> Iterator[str]:
+    """What `dataprep.inspect` gives."""
+    lengths = value["lengths"]
+    quantiles = "  ".join(f"{name} {number:,}" for name, number in lengths["quantiles"].items())
+    rows = {
+        "prefix": value["prefix"],
+        "documents": f"{value['num_documents']:,}",
+        "tokens": f"{value['num_tokens']:,} {value['dtype']}, {value['num_bytes']:,} bytes",
+        "lengths": f"min {lengths['min']:,}  {quantiles}  max {lengths['max']:,}  mean {lengths['mean']:,.1f}",
+    }
+    if "corpus" in value:
+        tokenizer_ = value["tokenizer"]
+        rows["made of"] = (
+            f"{value['corpus']} with {tokenizer_['name']} ({tokenizer_['type']}, EOD {tokenizer_['eod_text']})"
+        )
+    return _table(rows)
+
+
+def _table(rows: dict[str, str]) -> Iterator[str]:
+    width = max(len(name) for name in rows)
+    return (f"{name:<{width}}  {text}" for name, text in rows.items())
