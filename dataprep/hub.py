@@ -13,6 +13,7 @@ All by huggingface_hub's public functions, so that ``HF_ENDPOINT``, ``HF_TOKEN``
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import re
 from dataclasses import dataclass
@@ -150,27 +151,34 @@ def cache(repo: Repo, names: Sequence[str]) -> tuple[Repo, Path, list[str]]:
     Raises:
         SourceError: they cannot be had; offline, they are not in the cache.
     """
-    from huggingface_hub import hf_hub_download
-
     if web.is_offline():
         return _cached(repo, names)
-    repo = commit(repo)
+    asked, repo = repo, commit(repo)
     files = describe(repo, names)
     folder = Path()
     for file in files:
-        url = repo.file_url(file.path)
-
-        def get(file: RepoFile = file) -> Path:
-            with explained(repo), web.transient():
-                path = Path(hf_hub_download(repo.id, file.path, repo_type=repo.type, revision=repo.revision))
-                if not matches(path.read_bytes(), file.checksum):  # the client does not check it, and would keep it
-                    path.resolve().unlink(missing_ok=True)
-                    path.unlink(missing_ok=True)
-                    raise TransientError("what came is not what the listing says")
-            return path.parent
-
-        folder = persist(get, url, Pause())
+        folder = persist(functools.partial(_cache_one, asked, repo, file), repo.file_url(file.path), Pause()).parent
     return repo, folder, [file.path for file in files]
+
+
+def _cache_one(asked: Repo, repo: Repo, file: RepoFile) -> Path:
+    """One file at a commit, in the cache, where it is found offline by the revision that was asked for as well."""
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    found = try_to_load_from_cache(repo.id, file.path, revision=asked.revision, repo_type=repo.type)
+    with explained(repo), web.transient():
+        for revision in (asked.revision, repo.revision):
+            path = Path(found) if isinstance(found, str) else None
+            if path is None or path.parent.name != repo.revision:
+                path = Path(hf_hub_download(repo.id, file.path, repo_type=repo.type, revision=revision))
+            if path.parent.name != repo.revision:
+                continue  # the branch has moved since, or the client gives what it had
+            if matches(path.read_bytes(), file.checksum):
+                return path
+            path.resolve().unlink(missing_ok=True)  # the client does not check it, and would keep it
+            path.unlink(missing_ok=True)
+            break
+    raise TransientError("what came is not what the listing says")
 
 
 def _cached(repo: Repo, names: Sequence[str]) -> tuple[Repo, Path, list[str]]:

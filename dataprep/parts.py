@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from dataprep.storage import COPY_BYTES, MARK, explain, sync_folder, write_all
+from dataprep.storage import COPY_BYTES, MARK, explain, sync_folder
 
 if TYPE_CHECKING:
     from dataprep.layout import RawFolder
@@ -115,8 +115,9 @@ class Part:
 
     def write(self, data: bytes) -> None:
         with explain(self.path, "write"):
-            os.lseek(self._fd, self.num_bytes, os.SEEK_SET)
-            write_all(self._fd, data)
+            written = 0
+            while written < len(data):
+                written += os.pwrite(self._fd, memoryview(data)[written:], self.num_bytes + written)
         self._digests.update(data)
         self.num_bytes += len(data)
 

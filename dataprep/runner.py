@@ -342,15 +342,16 @@ def _limited(
 ) -> Iterator[Unit]:
     """One unit at a time, each told how many documents are still wanted: a limit is for a first look."""
     assert request.recipe.limit is not None
+    left = request.recipe.limit
     for unit in (unit for units in supply for unit in units):
-        left = request.recipe.limit - merger.counts.num_documents
-        if left <= 0:
-            return
         limited = unit.model_copy(update={"limit": left})
         if not supply.is_whole(limited):
             for _ in cluster.map(work, [limited]):
                 _event(request.layout, "unit", unit=limited.key)
         yield limited
+        left = request.recipe.limit - merger.counts.num_documents
+        if left <= 0:
+            return  # before the next unit's file is fetched
 
 
 def _collect(request: Request, merger: merge.Merger, unit: Unit) -> None:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from dataprep.layout import RawFolder
 
-BLOCK_BYTES = 1 << 20
-
 CORRUPT_ATTEMPTS = 3
 """Whole downloads whose checksum is wrong before the source is called corrupt."""
 
@@ -163,7 +161,7 @@ class Fetcher:
         request = web.client().stream("GET", url, headers=headers, timeout=web.timeout_seconds(), follow_redirects=True)
         with _explained(wanted.url), web.transient(), request as response:
             self._check(response, wanted, part)
-            self._take(response.iter_raw(BLOCK_BYTES), wanted, part)
+            self._take(response.iter_raw(), wanted, part)
         if part.num_bytes < wanted.num_bytes:
             raise TransientError(f"the connection was closed at byte {part.num_bytes:,} of {wanted.num_bytes:,}")
 

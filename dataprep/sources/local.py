@@ -130,7 +130,10 @@ def check_unchanged(file: SourceFile) -> None:
     try:
         stat = os.stat(file.path)
     except OSError as error:
-        raise SourceError(f"{file.path} was listed and is gone: {error.strerror}; run again once it is back") from error
+        what = "run again once it is back"
+        if file.url is not None:
+            what = f"fetch it again from {file.url}: `dataprep download` of its corpus, with the same --output"
+        raise SourceError(f"{file.path} was listed and is gone: {error.strerror}; {what}") from error
     if stat.st_size != file.num_bytes or (file.mtime_ns is not None and stat.st_mtime_ns != file.mtime_ns):
         when = "" if file.mtime_ns is None else f" modified at {_time(file.mtime_ns)}"
         raise SourceError(

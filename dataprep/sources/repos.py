@@ -184,8 +184,7 @@ def _by_names(files: list[RepoFile]) -> list[RepoFile]:
 
 
 def _is_data(path: str) -> bool:
-    suffixes = (".parquet", ".jsonl", ".ndjson", ".arrow")
-    return any(path.endswith(suffix) or f"{suffix}." in path for suffix in suffixes)
+    return re.search(r"\.(parquet|arrow|jsonl|ndjson)$|\.(jsonl|ndjson|json)\.(gz|zst|zstd|xz|bz2)$", path) is not None
 
 
 def _split_of(path: str) -> str | None:

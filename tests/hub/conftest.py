@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,28 @@ def hub_environment(hub: LoopbackHub, tmp_path: Path) -> dict[str, str]:
     """The environment of a process whose hub is `hub`, without a token and with an empty cache in tmp_path."""
     kept = {name: value for name, value in os.environ.items() if not _outside(name)}
     return {**kept, **SETTINGS, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf-home")}
+
+
+@pytest.fixture
+def here(hub: LoopbackHub, hub_client: ModuleType, monkeypatch: pytest.MonkeyPatch) -> LoopbackHub:
+    """The hub, as what dataprep inside the test's own process takes for the hub."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    return hub
+
+
+@pytest.fixture
+def dataprep_cli(hub_environment: dict[str, str], tmp_path: Path):
+    """Run the command line in a process of its own, in tmp_path: `dataprep_cli("run", "fineweb", NAME="value")`."""
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "dataprep", *map(str, arguments)]
+        return subprocess.run(
+            command, cwd=tmp_path, env=hub_environment | environment, capture_output=True, text=True, timeout=240
+        )
+
+    return run
 
 
 @pytest.fixture

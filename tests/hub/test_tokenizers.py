@@ -1,0 +1,137 @@
+"""Tokenizers by the name of their hub repository: pinned, checked, cached, and refused in words."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+SAMPLE = Path(__file__).parents[2] / "tokenizers" / "sample" / "tokenizer.json"
+CONFIG = json.dumps({"eos_token": "<|endoftext|>"}).encode()
+FILES = {"tokenizer.json": SAMPLE, "tokenizer_config.json": CONFIG, "model.safetensors": b"w" * 1000}
+
+
+@pytest.fixture
+def text(tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"text": "x"}\n')
+    return "in.jsonl"
+
+
+def planned(done):
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["recipe"]["tokenizer"]
+
+
+def test_only_the_tokenizers_files_are_fetched_at_a_commit_and_identified_by_content(hub, dataprep_cli, text):
+    repo = hub.add("models", "org/name", FILES)
+
+    found = planned(dataprep_cli("plan", text, "-t", "org/name", "--json"))
+
+    assert found["origin"] == f"hf://org/name@{repo.branches['main']}"
+    assert set(found["files"]) == {"tokenizer.json"}
+    assert (found["name"], found["eod_id"], found["vocab_size"]) == ("name", 0, 8192)
+    assert hub.served("model.safetensors") == 0
+    assert hub.served("tokenizer.json") == SAMPLE.stat().st_size
+
+
+def test_a_second_use_fetches_nothing_and_offline_needs_no_hub(hub, dataprep_cli, text):
+    hub.add("models", "org/name", FILES)
+    first = planned(dataprep_cli("plan", text, "-t", "org/name", "--json"))
+    served = hub.served()
+
+    assert planned(dataprep_cli("plan", text, "-t", "org/name", "--json")) == first
+    assert hub.served() == served
+    asked = len(hub.requests)
+    assert planned(dataprep_cli("plan", text, "-t", "org/name", "--offline", "--json")) == first
+    assert planned(dataprep_cli("plan", text, "-t", "org/name", "--json", HF_HUB_OFFLINE="1")) == first
+    assert len(hub.requests) == asked
+
+
+def test_offline_says_what_is_missing(hub, dataprep_cli, text):
+    done = dataprep_cli("plan", text, "-t", "org/name", "--offline")
+
+    assert done.returncode == 1
+    assert "offline, and the tokenizer org/name at main is not here" in done.stderr
+    assert not hub.requests
+
+
+def test_a_revision_may_be_named(hub, dataprep_cli, text):
+    repo = hub.add("models", "org/name", FILES)
+    old = repo.branches["main"]
+    repo.commit({**FILES, "tokenizer_config.json": b'{"eos_token": "the"}'})
+
+    assert planned(dataprep_cli("plan", text, "-t", f"org/name@{old}", "--json"))["eod_text"] == "<|endoftext|>"
+    assert planned(dataprep_cli("plan", text, "-t", "org/name", "--json"))["eod_text"] == "the"
+    done = dataprep_cli("plan", text, "-t", "org/name@nope")
+    assert done.returncode == 1
+    assert "org/name has no revision 'nope'" in done.stderr
+
+
+def test_the_type_follows_from_the_files_there_are(hub, dataprep_cli, text, pair, spm):
+    hub.add("models", "org/pair", {p.name: p for p in pair.path.iterdir()})
+    hub.add("models", "org/spm", {p.name: p for p in spm.path.iterdir()})
+    hub.add("models", "org/none", {"README.md": b"# nothing", "config.json": b"{}"})
+
+    assert planned(dataprep_cli("plan", text, "-t", "org/pair", "--json"))["type"] == "GPT2BPETokenizer"
+    assert planned(dataprep_cli("plan", text, "-t", "org/spm", "--json"))["type"] == "Llama2Tokenizer"
+    done = dataprep_cli("plan", text, "-t", "org/none")
+    assert done.returncode == 2
+    assert "org/none holds no tokenizer" in done.stderr
+
+
+def test_a_gated_repository_says_which_page_to_accept_and_where_a_token_goes(hub, dataprep_cli, text, tmp_path):
+    hub.add("models", "meta-llama/Llama-3.1-8B", FILES, gated=True)
+    hub.tokens.add("hf_good")
+
+    done = dataprep_cli("plan", text, "-t", "meta-llama/Llama-3.1-8B")
+
+    assert done.returncode == 1
+    message = done.stderr.strip()
+    assert message.count("\n") == 0
+    assert f"accept its conditions at {hub.url}/meta-llama/Llama-3.1-8B" in message
+    assert "HF_TOKEN" in message
+    assert str(tmp_path / "hf-home" / "token") in message
+    wrong = dataprep_cli("plan", text, "-t", "meta-llama/Llama-3.1-8B", HF_TOKEN="hf_bad")
+    assert wrong.returncode == 1
+    assert "hf_bad" not in wrong.stderr
+    right = dataprep_cli("plan", text, "-t", "meta-llama/Llama-3.1-8B", "--json", HF_TOKEN="hf_good")
+    assert planned(right)["vocab_size"] == 8192
+    assert "hf_good" not in right.stdout + right.stderr
+    written = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert not [p for p in written if b"hf_good" in p.read_bytes()]
+    assert not [request for request in hub.requests if request.cdn and request.authorization]
+
+
+def test_an_unknown_repository_and_an_unreachable_hub_are_one_message(hub, dataprep_cli, text):
+    unknown = dataprep_cli("plan", text, "-t", "org/unknown")
+    assert unknown.returncode == 1
+    assert "the hub has no model org/unknown, or it is private" in unknown.stderr
+    away = dataprep_cli("plan", text, "-t", "org/name", HF_ENDPOINT="http://127.0.0.1:9")
+    assert away.returncode == 1
+    assert "cannot fetch hf://org/name@main: ConnectError" in away.stderr
+    assert "Traceback" not in unknown.stderr + away.stderr
+
+
+@pytest.mark.parametrize("fault", ["corrupt", "reset", "status"])
+def test_what_came_is_checked_and_tried_again(hub, dataprep_cli, text, fault):
+    hub.add("models", "org/name", FILES)
+    injected = hub.fault(fault, "*tokenizer.json", at=None if fault == "status" else 100_000)
+
+    found = planned(dataprep_cli("plan", text, "-t", "org/name", "--json"))
+
+    assert injected.fired == 1
+    assert found["vocab_size"] == 8192
+
+
+def test_a_tokenizer_that_stays_damaged_is_never_used(hub, dataprep_cli, text, tmp_path):
+    hub.add("models", "org/name", FILES)
+    hub.fault("corrupt", "*tokenizer.json", at=100_000, times=-1)
+
+    done = dataprep_cli("plan", text, "-t", "org/name")
+
+    assert done.returncode == 1
+    assert "what came is not what the listing says" in done.stderr
+    kept = [Path(root, name) for root, _, names in os.walk(tmp_path / "hf-home") for name in names]
+    assert not [path for path in kept if path.stat().st_size == SAMPLE.stat().st_size]
