@@ -98,8 +98,20 @@ def run(
     Example: dataprep run 'dump/*.jsonl.zst' --tokenizer gpt2 --set reader.text=content
     """
     _go_offline(offline)
-    from dataprep import planning, progress, runner
+    from dataprep import blending, catalog, planning, progress, runner
 
+    mixture = catalog.find_mixture(corpus)
+    if mixture is not None:
+        if workers is not None:
+            settings = [*(settings or ()), f"runtime.workers={workers}"]
+        with progress.watch(context.obj["quiet"]) as watcher:
+            blend = blending.run_mixture(mixture, tokenizer, output, limit, settings or (), watcher)
+        if as_json:
+            _print_json(blend.to_json())
+        else:
+            _note("" if context.obj["quiet"] else "\n".join(tables.blend(blend.to_json())))
+            typer.echo(blend.data_args)
+        return
     request = planning.resolve(corpus, tokenizer, output, workers, limit, settings or ())
     with progress.watch(context.obj["quiet"]) as watcher:
         result = runner.execute(request, watcher)
@@ -157,10 +169,10 @@ def download(
     Example: dataprep download fineweb:sample-10BT --output /data
     """
     _go_offline(offline)
-    from dataprep import progress, runner
+    from dataprep import fetching, progress
 
     with progress.watch(context.obj["quiet"]) as watcher:
-        listing = runner.download(corpus, output, settings or (), watcher)
+        listing = fetching.download(corpus, output, settings or (), watcher)
     if as_json:
         _print_json(listing.to_json())
         return
@@ -236,9 +248,9 @@ def verify(
     """
     from dataprep import progress
     from dataprep.errors import SpecError
-    from dataprep.stages.tokenize import Progress
     from dataprep.stages.verify import LEVELS
     from dataprep.stages.verify import verify as check
+    from dataprep.watcher import Progress
 
     if level not in LEVELS:
         raise SpecError(f"--level {level}: expected {', '.join(LEVELS)}")

@@ -1,6 +1,6 @@
 """Progress on stderr: a tqdm bar on a terminal, one plain line every few seconds elsewhere.
 
-Both are a `runner.Watcher`; calls come from the workers' threads.
+Both are a `watcher.Watcher`; calls come from the workers' threads.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from dataprep.runner import Silent
+from dataprep.watcher import Silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dataprep.runner import Result, Watcher
-    from dataprep.stages.tokenize import Progress
+    from dataprep.runner import Result
+    from dataprep.watcher import Progress, Watcher
 
 LINE_SECONDS = 5.0
 """How often a plain line is written where stderr is no terminal."""

@@ -21,32 +21,31 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 import dataprep
 from dataprep.cluster import Cluster
 from dataprep.errors import DataprepError, OutputError, SourceError
+from dataprep.fetching import fetch
 from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
 from dataprep.layout import Layout, sweep
 from dataprep.manifest import Counts, DatasetManifest, EngineRecord, PairFiles, Prefix, Unit, load_manifest
-from dataprep.planning import Request, resolve, resolve_corpus, with_contents
-from dataprep.sources import remember
-from dataprep.specs import Runtime, parse_settings
-from dataprep.stages import download as stages_download
+from dataprep.planning import Request, resolve, with_contents
 from dataprep.stages import merge, publish, tokenize
 from dataprep.stages.verify import verify
 from dataprep.storage import append_line, hold, make_folder
 from dataprep.supply import Supply
+from dataprep.watcher import Progress, Silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from dataprep.specs import Corpus, Listing
     from dataprep.stages.verify import Report
+    from dataprep.watcher import Watcher
 
 log = logging.getLogger(__name__)
 
@@ -68,26 +67,6 @@ class Result:
     fresh: bool
 
 
-class Watcher(Protocol):
-    """Who is told how a run gets on; calls come from several threads."""
-
-    def stage(self, name: str, total_bytes: int, done_bytes: int = 0, fetch_bytes: int = 0) -> None:
-        """A stage begins: what there is to read, how much of it an earlier run did, and how much is to be fetched."""
-
-    def __call__(self, progress: tokenize.Progress) -> None:
-        """A batch is done."""
-
-
-class Silent:
-    """A Watcher that says nothing."""
-
-    def stage(self, name: str, total_bytes: int, done_bytes: int = 0, fetch_bytes: int = 0) -> None:
-        """Nothing."""
-
-    def __call__(self, progress: tokenize.Progress) -> None:
-        """Nothing."""
-
-
 def run(
     corpus: str | Sequence[str],
     tokenizer: str,
@@ -96,7 +75,7 @@ def run(
     limit: int | None = None,
     settings: Sequence[str] = (),
 ) -> Result:
-    """Make the dataset, or find it made.
+    """Make the dataset, or find it made. For a mixture of corpora, see `blending.run_mixture`.
 
     Args:
         corpus, tokenizer, output, workers, limit, settings: see `planning.resolve`.
@@ -132,43 +111,6 @@ def execute(request: Request, watcher: Watcher) -> Result:
             with contextlib.suppress(OutputError):
                 _event(layout, "failed", error=str(error))
             raise
-
-
-def download(
-    corpus: str | Sequence[str],
-    output: str | Path = "data",
-    settings: Sequence[str] = (),
-    watcher: Watcher | None = None,
-) -> Listing:
-    """Fetch a corpus, for any tokenizer; what is there already is not fetched again.
-
-    Args:
-        corpus, output, settings: see `planning.resolve`.
-        watcher: is told how it gets on.
-
-    Returns:
-        The files, at the paths where they lie.
-
-    Raises:
-        SpecError: the request is wrong.
-        SourceError: some files cannot be had; the others are there.
-    """
-    given = parse_settings(list(settings))
-    runtime = Runtime.from_json(given.get("runtime", {}), "runtime settings")
-    found, listing = resolve_corpus(corpus, output, given)
-    fetch(found, listing, runtime, watcher or Silent())
-    return listing
-
-
-def fetch(corpus: Corpus, listing: Listing, runtime: Runtime, watcher: Watcher) -> None:
-    """Fetch all files of a listing, and the texts behind ids."""
-    remember(corpus.source, listing)
-    watcher.stage("download", sum(file.num_bytes for file in listing.files if file.url is not None))
-    stages_download.run(corpus, listing, runtime, lambda n: watcher(tokenize.Progress(source_bytes=n)))
-    if listing.ids:
-        watcher.stage("texts", 0)
-        report: Callable[[int], None] = lambda n: watcher(tokenize.Progress(documents=n))  # noqa: E731
-        stages_download.run_contents(corpus, listing, runtime, report)
 
 
 def find_existing(request: Request) -> Result | None:
@@ -209,7 +151,7 @@ def _build(request: Request, watcher: Watcher) -> Result:
     start, cpu = time.monotonic(), _cpu_seconds()
     job = tokenize.Job(layout, request.digest, request.runtime)
     with (
-        Supply(request, job, lambda n: watcher(tokenize.Progress(fetched_bytes=n))) as supply,
+        Supply(request, job, lambda n: watcher(Progress(fetched_bytes=n))) as supply,
         merge.Merger(layout, recipe) as merger,
     ):
         gate = _gate(request, supply, job, watcher)
@@ -226,7 +168,7 @@ def _build(request: Request, watcher: Watcher) -> Result:
         index = merger.finish()
         prefix = layout.merged / layout.stem
         watcher.stage("verify", merger.num_bytes)
-        report = verify(prefix, "tokens", merger.parts, lambda n: watcher(tokenize.Progress(source_bytes=n)))
+        report = verify(prefix, "tokens", merger.parts, lambda n: watcher(Progress(source_bytes=n)))
         if not report.ok:
             raise OutputError(f"the merged files are not what was written: {report.problems[0].message}; run again")
         manifest = DatasetManifest(
@@ -331,10 +273,10 @@ def _in_order(
     yield from ready()
 
 
-def _progress_of(request: Request, unit: Unit) -> tokenize.Progress:
+def _progress_of(request: Request, unit: Unit) -> Progress:
     manifest = tokenize.load_done(request.layout, unit.key, request.digest)
     counts = manifest.counts if manifest else Counts()
-    return tokenize.Progress(unit.num_bytes, counts.num_documents, counts.num_tokens, counts.num_text_bytes)
+    return Progress(unit.num_bytes, counts.num_documents, counts.num_tokens, counts.num_text_bytes)
 
 
 def _limited(

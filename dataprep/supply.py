@@ -144,7 +144,7 @@ class Supply:
         return tuple(hashed.get(file.name) or self._proven(i) for i, file in enumerate(self._request.recipe.files))
 
     def _proven(self, index: int) -> SourceFile:
-        """A fetched file with the checksum it was fetched with; one that a limit did not need stays as it was listed."""
+        """A fetched file with the checksum it was fetched with; one that a limit did not need, as it was listed."""
         file = self._request.recipe.files[index]
         receipt = self._downloads.receipt(index) if self._downloads is not None else None
         return file if receipt is None else file.model_copy(update={"checksum": f"sha256:{receipt.sha256}"})

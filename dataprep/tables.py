@@ -96,6 +96,16 @@ def status(found: list[dict[str, Any]]) -> Iterable[str]:
         yield f"{entry['corpus']}-{entry['tokenizer']}  {entry['state']}  {units}{holder}{prefix}"
 
 
+def blend(value: dict[str, Any]) -> Iterable[str]:
+    """One line for each corpus of a mixture: its share of the tokens, its size, and how often it is seen."""
+    for share in value["shares"]:
+        epochs = f", {share['epochs']:.3g} epochs for the budget" if share["epochs"] is not None else ""
+        yield (
+            f"{share['token_share']:7.2%} of the tokens: {share['corpus']} (weight {share['weight']:g} in "
+            f"{value['unit']}; {share['num_documents']:,} documents, {share['num_tokens']:,} tokens{epochs})"
+        )
+
+
 def inspection(value: dict[str, Any]) -> Iterator[str]:
     """What `dataprep.inspect` gives."""
     lengths = value["lengths"]

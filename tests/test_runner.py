@@ -21,6 +21,7 @@ from dataprep.errors import OutputError, SourceError
 from dataprep.inspection import status
 from dataprep.stages import merge, tokenize
 from dataprep.supply import Supply
+from dataprep.watcher import Silent
 
 SETTINGS = ("runtime.workers=2", "runtime.unit_bytes=50000", "runtime.max_rejects=1")
 
@@ -48,7 +49,7 @@ def corpus(tmp_path) -> Path:
 
 def _run(corpus: Path, output: Path, *settings: str, watcher: Any = None) -> runner.Result:
     request = planning.resolve([str(corpus)], "sample", output, settings=[*SETTINGS, *settings])
-    return runner.execute(request, watcher or runner.Silent())
+    return runner.execute(request, watcher or Silent())
 
 
 def _sha256(result: runner.Result) -> tuple[str, str]:
@@ -74,7 +75,7 @@ def _stop_before_publishing(corpus: Path, output: Path, monkeypatch: pytest.Monk
     return sorted(output.glob("work/*/shards/*.json"))
 
 
-class OnBatch(runner.Silent):
+class OnBatch(Silent):
     """Does something at the first report of a stage."""
 
     def __init__(self, stage: str, action) -> None:

@@ -28,6 +28,7 @@ from dataprep.policy import choose, finish
 from dataprep.sources import check_unchanged
 from dataprep.specs import Recipe, Runtime
 from dataprep.storage import AtomicFile, write_json
+from dataprep.watcher import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,18 +38,7 @@ if TYPE_CHECKING:
     from dataprep.encoders import Encoder
     from dataprep.manifest import Unit
 
-    Report = Callable[["Progress"], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What one batch added: source bytes as they lie on disk, documents, tokens, bytes of text, bytes fetched."""
-
-    source_bytes: int = 0
-    documents: int = 0
-    tokens: int = 0
-    text_bytes: int = 0
-    fetched_bytes: int = 0
+    Report = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import pytest
 import zstandard
 
 import dataprep
-from dataprep import planning, runner
+from dataprep import fetching, planning
 from dataprep.catalog import names
 from dataprep.errors import SourceError, SpecError
 from dataprep.specs import load_yaml
@@ -127,7 +127,7 @@ def put(hub, argument, **options):
 
 def fetched(argument, output):
     """The content of a corpus of one file."""
-    (file,) = runner.download(argument, output).files
+    (file,) = fetching.download(argument, output).files
     return Path(file.path).read_bytes()
 
 
@@ -140,7 +140,7 @@ def decoded(result):
 def test_every_shipped_corpus_of_the_hub_is_fetched_by_its_name(here, tmp_path, argument):
     repo, _ = put(here, argument)
 
-    listing = runner.download(argument, tmp_path / "out")
+    listing = fetching.download(argument, tmp_path / "out")
 
     assert [file.name for file in listing.files] == LAYOUTS[argument]
     stored = repo.commits[next(iter(repo.branches.values()))]
@@ -311,7 +311,8 @@ def test_the_card_says_which_files(here, tmp_path, data_files):
     files = {f"{folder}/{i}.jsonl": lines(texts(5, i)) for folder in "ab" for i in range(2)}
     here.add("datasets", "org/name", {**files, "README.md": card(configs)})
 
-    assert [file.name for file in runner.download("hf:org/name", tmp_path / "out").files] == ["a/0.jsonl", "a/1.jsonl"]
+    listing = fetching.download("hf:org/name", tmp_path / "out")
+    assert [file.name for file in listing.files] == ["a/0.jsonl", "a/1.jsonl"]
 
 
 def test_a_configuration_is_chosen_by_name_or_the_card_says_which(here, tmp_path):

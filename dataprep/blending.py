@@ -1,0 +1,171 @@
+"""Several datasets and the shares they are to be trained on in: what weights mean, and a file for the trainer.
+
+Two trainers mean different things by the same number. One that draws rows (torchtitan, `datasets.interleave_datasets`)
+takes a document at a time; Megatron takes samples of a fixed number of tokens. A corpus of long documents that has
+half of the rows has more than half of the tokens:
+
+    share of tokens of corpus i  =  weight_i * tokens_i / documents_i,  over the sum of these        (unit: rows)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from typing import TYPE_CHECKING, Literal
+
+from dataprep.errors import SpecError
+from dataprep.layout import Layout
+from dataprep.planning import resolve
+from dataprep.runner import execute
+from dataprep.specs import Model, parse_settings
+from dataprep.storage import AtomicFile, make_folder, replace_link, write_json
+from dataprep.watcher import Silent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from dataprep.manifest import DatasetManifest
+    from dataprep.specs import Mixture
+    from dataprep.watcher import Watcher
+
+log = logging.getLogger(__name__)
+
+
+class Share(Model):
+    """One dataset of a blend.
+
+    Attributes:
+        corpus: as the mixture names it.
+        prefix: of its dataset, absolute.
+        recipe_digest: of its dataset.
+        weight: as the mixture gives it, in its unit.
+        token_share: of the tokens trained on; all add up to 1. What Megatron calls its weight.
+        num_documents, num_tokens: of its dataset.
+        epochs: how often its dataset is seen for the budget; above 1 it repeats. None: there is no budget.
+    """
+
+    corpus: str
+    prefix: str
+    recipe_digest: str
+    weight: float
+    token_share: float
+    num_documents: int
+    num_tokens: int
+    epochs: float | None
+
+
+class Blend(Model):
+    """What a mixture came to.
+
+    Attributes:
+        unit: what the mixture's weights count.
+        tokens: the budget.
+        data_args: the file for Megatron's ``--data-args-path``.
+    """
+
+    mixture: str
+    unit: Literal["rows", "tokens"]
+    tokens: int | None
+    shares: tuple[Share, ...]
+    data_args: str
+
+
+def token_shares(mixture: Mixture, manifests: Sequence[DatasetManifest]) -> list[float]:
+    """The share of the tokens that each corpus of a mixture has; they add up to 1."""
+    parts = mixture.mixture.corpora
+    if mixture.mixture.unit == "tokens":
+        raw = [part.weight for part in parts]
+    else:
+        counts = [manifest.counts for manifest in manifests]
+        raw = [part.weight * c.num_tokens / c.num_documents for part, c in zip(parts, counts, strict=True)]
+    return [share / sum(raw) for share in raw]
+
+
+def write_blend(mixture: Mixture, datasets: Sequence[tuple[str, DatasetManifest]], output: Path) -> Blend:
+    """Publish the blend of datasets that exist, in a folder of its own.
+
+    Args:
+        mixture: its corpora.
+        datasets: prefix and manifest of each, in the order of the mixture.
+        output: the folder they are in.
+
+    Raises:
+        OutputError: the file system refuses.
+    """
+    manifests = [manifest for _, manifest in datasets]
+    budget = mixture.mixture.tokens
+    shares = [
+        Share(
+            corpus=part.corpus,
+            prefix=prefix,
+            recipe_digest=manifest.recipe_digest,
+            weight=part.weight,
+            token_share=share,
+            num_documents=manifest.counts.num_documents,
+            num_tokens=manifest.counts.num_tokens,
+            epochs=None if budget is None else budget * share / manifest.counts.num_tokens,
+        )
+        for part, share, (prefix, manifest) in zip(
+            mixture.mixture.corpora, token_shares(mixture, manifests), datasets, strict=True
+        )
+    ]
+    for share in shares:
+        if any(letter.isspace() for letter in share.prefix):
+            raise SpecError(f"{share.prefix}: Megatron splits --data-args-path at spaces; choose another --output")
+    content = [mixture.mixture.to_json(), [share.recipe_digest for share in shares]]
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    layout = Layout.of(output, mixture.name, manifests[0].recipe.tokenizer.name, digest)
+    make_folder(layout.dataset)
+    blend = Blend(
+        mixture=mixture.name,
+        unit=mixture.mixture.unit,
+        tokens=budget,
+        shares=tuple(shares),
+        data_args=str(layout.dataset / "data_args.txt"),
+    )
+    with AtomicFile(layout.dataset / "data_args.txt") as file:
+        file.write("".join(f"{share.token_share:.9f} {share.prefix}\n" for share in shares).encode())
+    write_json(layout.dataset / "blend.json", blend.to_json())
+    replace_link(layout.link, os.path.basename(layout.dataset))
+    return blend
+
+
+def run_mixture(
+    mixture: Mixture,
+    tokenizer: str,
+    output: str | Path = "data",
+    limit: int | None = None,
+    settings: Sequence[str] = (),
+    watcher: Watcher | None = None,
+) -> Blend:
+    """Make every corpus of a mixture a dataset, one after the other, and write the blend for the trainer.
+
+    Args:
+        mixture: its corpora.
+        tokenizer, output, settings: see `planning.resolve`; `settings` hold for all corpora.
+        limit: at most this many documents of each.
+        watcher: is told how it gets on.
+
+    Raises:
+        SpecError: the request is wrong, for any of the corpora; nothing was started.
+        DataprepError: the work failed; what was finished is kept.
+    """
+    given = parse_settings(list(settings))
+    for namespace in ("source", "reader"):
+        if namespace in given:
+            raise SpecError(
+                f"--set {namespace}.*: {mixture.name} is a mixture, whose corpora differ in that; write YAMLs"
+            )
+    requests = [
+        resolve(part.corpus, tokenizer, output, None, part.limit if limit is None else limit, settings)
+        for part in mixture.mixture.corpora
+    ]
+    results = []
+    for number, request in enumerate(requests):
+        log.info("%s: %s, %d of %d", mixture.name, request.recipe.corpus, number + 1, len(requests))
+        results.append(execute(request, watcher or Silent()))
+    datasets = [(result.prefix, result.manifest) for result in results]
+    return write_blend(mixture, datasets, requests[0].layout.output)

@@ -1,0 +1,54 @@
+"""A corpus fetched whole, without a tokenizer: the verb `download`, and what has to be here before units are known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dataprep.planning import resolve_corpus
+from dataprep.sources import remember
+from dataprep.specs import Runtime, parse_settings
+from dataprep.stages.download import run, run_contents
+from dataprep.watcher import Progress, Silent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from dataprep.specs import Corpus, Listing
+    from dataprep.watcher import Watcher
+
+
+def download(
+    corpus: str | Sequence[str],
+    output: str | Path = "data",
+    settings: Sequence[str] = (),
+    watcher: Watcher | None = None,
+) -> Listing:
+    """Fetch a corpus, for any tokenizer; what is there already is not fetched again.
+
+    Args:
+        corpus, output, settings: see `planning.resolve`.
+        watcher: is told how it gets on.
+
+    Returns:
+        The files, at the paths where they lie.
+
+    Raises:
+        SpecError: the request is wrong.
+        SourceError: some files cannot be had; the others are there.
+    """
+    given = parse_settings(list(settings))
+    runtime = Runtime.from_json(given.get("runtime", {}), "runtime settings")
+    found, listing = resolve_corpus(corpus, output, given)
+    fetch(found, listing, runtime, watcher or Silent())
+    return listing
+
+
+def fetch(corpus: Corpus, listing: Listing, runtime: Runtime, watcher: Watcher) -> None:
+    """Fetch all files of a listing, and the texts behind ids."""
+    remember(corpus.source, listing)
+    watcher.stage("download", sum(file.num_bytes for file in listing.files if file.url is not None))
+    run(corpus, listing, runtime, lambda n: watcher(Progress(source_bytes=n)))
+    if listing.ids:
+        watcher.stage("texts", 0)
+        run_contents(corpus, listing, runtime, lambda n: watcher(Progress(documents=n)))
