@@ -6,7 +6,8 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -105,3 +106,39 @@ def hub_client(hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     huggingface_hub.close_session()
     yield huggingface_hub
     huggingface_hub.close_session()
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str, bytes], None]]:
+    """An S3 server on loopback (moto's), which AWS_ENDPOINT_URL names; `s3("bucket/key", content)` puts an object."""
+    import boto3
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    for name in [name for name in os.environ if name.startswith(("AWS_", "FSSPEC_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    url = "http://{}:{}".format(*server.get_host_and_port())
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    urllib.request.urlopen(urllib.request.Request(f"{url}/moto-api/reset", method="POST")).close()
+    client = boto3.client(
+        "s3", endpoint_url=url, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
+    )
+    buckets = set()
+
+    def put(path: str, content: bytes) -> None:
+        bucket, _, key = path.partition("/")
+        if bucket not in buckets:
+            client.create_bucket(Bucket=bucket, ACL="public-read")
+            buckets.add(bucket)
+        client.put_object(Bucket=bucket, Key=key, Body=content, ACL="public-read")
+
+    s3fs.S3FileSystem.clear_instance_cache()
+    yield put
+    s3fs.S3FileSystem.clear_instance_cache()
+    client.close()
+    server.stop()

@@ -1,0 +1,139 @@
+"""Files by their addresses: plain HTTP on loopback, and a real S3 protocol."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import zstandard
+
+import dataprep
+from dataprep import fetching
+from dataprep.errors import SourceError, SpecError
+
+LINES = "".join(json.dumps({"text": f"text {i}."}) + "\n" for i in range(200)).encode()
+OTHER = "".join(json.dumps({"text": f"other {i}"}) + "\n" for i in range(100)).encode()
+
+
+def documents(result):
+    return len(dataprep.open_dataset(result.prefix))
+
+
+def fetched(listing):
+    return {file.name: Path(file.path).read_bytes() for file in listing.files}
+
+
+def test_addresses_are_a_corpus(here, tmp_path):
+    first = here.plain("/corpora/a.jsonl.zst", zstandard.compress(LINES))
+    second = here.plain("/corpora/deep/b c.jsonl", OTHER)
+
+    result = dataprep.run([first, second.replace(" ", "%20")], "sample", tmp_path)
+
+    recipe = result.manifest.recipe
+    assert documents(result) == 300
+    assert [file.name for file in recipe.files] == ["a.jsonl.zst", "deep/b c.jsonl"]
+    assert recipe.files[1].checksum == f"sha256:{hashlib.sha256(OTHER).hexdigest()}", "recorded on first use"
+    assert recipe.origin == f"{here.url}/corpora/"
+    assert dataprep.run([first, second.replace(" ", "%20")], "sample", tmp_path).fresh is False
+    assert here.served() - len(OTHER) - len(zstandard.compress(LINES)) <= 4, "one byte to look at, each time"
+
+
+def test_a_file_that_changed_at_its_address_is_a_new_dataset(here, tmp_path):
+    url = here.plain("/a.jsonl", LINES)
+    first = dataprep.run(url, "sample", tmp_path)
+    here.plain("/a.jsonl", LINES.replace(b"text 7.", b"TEXT 7."))
+
+    second = dataprep.run(url, "sample", tmp_path)
+
+    assert second.fresh
+    assert second.prefix != first.prefix
+    assert dataprep.decode(second.prefix, 7) == "TEXT 7.<|endoftext|>"
+
+
+def test_a_file_that_changes_between_listing_and_download_is_an_error(here, tmp_path, monkeypatch):
+    url = here.plain("/a.jsonl", LINES)
+    corpus, listing = fetching.resolve_corpus(url, tmp_path, {})
+    here.plain("/a.jsonl", LINES.replace(b"text 7.", b"TEXT 7."))
+
+    with pytest.raises(SourceError, match="changed since it was listed; run the same command again"):
+        fetching.fetch(corpus, listing, fetching.Runtime(), fetching.Silent())
+    assert not [path for path in tmp_path.rglob("files/*") if path.is_file()]
+
+
+def test_a_stated_sha256_is_held(here, tmp_path):
+    url = here.plain("/a.jsonl", LINES)
+    good, bad = hashlib.sha256(LINES).hexdigest(), "0" * 64
+
+    assert documents(dataprep.run(url, "sample", tmp_path, settings=[f"source.sha256={{a.jsonl: '{good}'}}"])) == 200
+    with pytest.raises(SourceError, match=r"a.jsonl: the content that came is not what the source states \(sha256:000"):
+        dataprep.run(url, "sample", tmp_path, settings=[f"source.sha256={{a.jsonl: '{bad}'}}"])
+    with pytest.raises(SpecError, match=r"source.sha256 names b.jsonl; there are a.jsonl"):
+        dataprep.run(url, "sample", tmp_path, settings=[f"source.sha256={{b.jsonl: '{good}'}}"])
+
+
+def test_an_address_that_gives_nothing_is_an_error_that_names_it(here, tmp_path):
+    with pytest.raises(SourceError, match=r"cannot fetch .*/none.jsonl: .*40[14].*check the address"):
+        dataprep.run(f"{here.url}/none.jsonl", "sample", tmp_path)
+    with pytest.raises(SpecError, match="HTTP has no listing"):
+        dataprep.run(f"{here.url}/*.jsonl", "sample", tmp_path)
+    with pytest.raises(SpecError, match="is a path, and others are addresses"):
+        dataprep.run([f"{here.url}/a.jsonl", "b.jsonl"], "sample", tmp_path)
+    here.plain("/x", LINES)
+    with pytest.raises(SpecError, match=r"cannot tell by its name what .*/x is; set reader.format"):
+        dataprep.run(f"{here.url}/x", "sample", tmp_path)
+    assert documents(dataprep.run(f"{here.url}/x", "sample", tmp_path, settings=["reader.format=jsonl"])) == 200
+
+
+def test_a_page_instead_of_the_data_is_no_corpus(here, tmp_path):
+    """A portal that asks to log in answers 200 to everything, and even its size fits."""
+    url = here.plain("/a.parquet", b"<html><body>Please log in</body></html>")
+    with pytest.raises(SourceError, match=r"cannot tell what .*a.parquet is|expected parquet"):
+        dataprep.run(url, "sample", tmp_path)
+
+
+# --- S3
+
+
+@pytest.fixture
+def anonymous(monkeypatch):
+    """What FSSPEC_S3_ANON=true comes to, which is read when fsspec is imported."""
+    from fsspec.config import conf
+
+    monkeypatch.setitem(conf, "s3", {"anon": True})
+
+
+def test_globs_folders_and_objects_of_a_bucket(s3, here, tmp_path, anonymous):
+    for name, data in (("in/a.jsonl", LINES), ("in/b.jsonl.zst", zstandard.compress(OTHER)), ("in/x/c.jsonl", OTHER)):
+        s3(f"bucket/{name}", data)
+
+    assert set(fetched(fetching.download("s3://bucket/in/*.jsonl", tmp_path))) == {"a.jsonl"}
+    assert set(fetched(fetching.download("s3://bucket/in/a.jsonl", tmp_path))) == {"a.jsonl"}
+    listing = fetching.download("s3://bucket/in/", tmp_path)
+    assert fetched(listing) == {"a.jsonl": LINES, "b.jsonl.zst": zstandard.compress(OTHER), "x/c.jsonl": OTHER}
+    assert documents(dataprep.run("s3://bucket/in/", "sample", tmp_path)) == 400
+    with pytest.raises(SpecError, match="s3://bucket/none names no file"):
+        fetching.download("s3://bucket/none", tmp_path)
+
+
+def test_an_object_larger_than_a_request_comes_whole(s3, here, tmp_path, anonymous, monkeypatch):
+    from dataprep import objects
+
+    monkeypatch.setattr(objects, "REQUEST_BYTES", 1000)
+    s3("bucket/a.jsonl", LINES)
+
+    assert fetched(fetching.download("s3://bucket/a.jsonl", tmp_path)) == {"a.jsonl": LINES}
+
+
+def test_without_credentials_the_message_says_what_to_give(s3, here, tmp_path):
+    s3("bucket/a.jsonl", LINES)
+    with pytest.raises(SourceError, match=r"s3://bucket/a.jsonl: .*FSSPEC_S3_ANON=true for a public bucket"):
+        fetching.download("s3://bucket/a.jsonl", tmp_path)
+
+
+def test_a_scheme_whose_package_is_missing_says_which(here, tmp_path):
+    with pytest.raises(SpecError, match=r"gs://b/a.jsonl: .*pip install 'dataprep-llm\[gcs\]'"):
+        fetching.download("gs://b/a.jsonl", tmp_path)
+    with pytest.raises(SpecError, match=r"nope://b/a.jsonl"):
+        fetching.download("nope://b/a.jsonl", tmp_path)
