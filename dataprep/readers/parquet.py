@@ -28,14 +28,16 @@ def cut(index: int, file: SourceFile, reader: ReaderSpec, unit_bytes: int) -> li
     """Runs of row groups of about `unit_bytes` of text, uncompressed."""
     slices: list[Slice] = []
     with _open(file, reader) as (opened, column):
-        start = text = on_disk = 0
+        start = text = on_disk = rows = 0
         for group in range(opened.metadata.num_row_groups):
             chunk = opened.metadata.row_group(group).column(column)
-            if group > start and text + chunk.total_uncompressed_size > unit_bytes:
+            is_begin = group > start and rows % reader.group_rows == 0
+            if is_begin and text + chunk.total_uncompressed_size > unit_bytes:
                 slices.append(Slice(file=index, start=start, stop=group, num_bytes=on_disk))
                 start, text, on_disk = group, 0, 0
             text += chunk.total_uncompressed_size
             on_disk += chunk.total_compressed_size
+            rows += opened.metadata.row_group(group).num_rows
         if start < opened.metadata.num_row_groups:
             slices.append(Slice(file=index, start=start, stop=opened.metadata.num_row_groups, num_bytes=on_disk))
     return slices
