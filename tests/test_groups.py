@@ -12,6 +12,7 @@ import pytest
 import dataprep
 from dataprep.errors import SourceError
 from dataprep.inspection import document
+from dataprep.planning import resolve
 from dataprep.stages.merge import Merger
 
 N = 7
@@ -146,9 +147,6 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypa
 
 def test_the_size_of_a_group_is_part_of_the_recipe(corpus, tmp_path):
     path, _ = corpus
-    prefixes = {
-        dataprep.planning.resolve(str(path), "sample", tmp_path, settings=[f"reader.group_rows={n}"]).digest
-        for n in (1, 2, 3)
-    }
+    prefixes = {resolve(str(path), "sample", tmp_path, settings=[f"reader.group_rows={n}"]).digest for n in (1, 2, 3)}
 
     assert len(prefixes) == 3
