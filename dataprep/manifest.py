@@ -6,7 +6,7 @@
     DatasetManifest  what the dataset is, made of what, proved how; written last, its presence says "exists"
 
 Manifests are JSON with sorted keys. Positions of a slice are bytes for files that are read as a stream (all
-of the file for compressed ones), row groups for Parquet, record batches for Arrow.
+of the file for compressed ones) and for Arrow streams, row groups for Parquet, record batches for Arrow files.
 """
 
 from __future__ import annotations
