@@ -65,7 +65,6 @@ def _cuts(places: Offsets, begins: Offsets, unit_bytes: int) -> Offsets:
         begins: those that a slice may begin with; 0 is the first of them.
     """
     num_bytes = int(places[-1])
-    num_bytes = int(places[-1])
     num_slices = max(1, -(-num_bytes // unit_bytes))
     if num_slices < len(begins):
         wanted = np.arange(num_slices) * num_bytes // num_slices
