@@ -56,6 +56,8 @@ class Reject:
     record: bytes = b""
 
 
+ALL = slice(None)
+
 RECORD_BYTES = 1 << 16
 """A reject keeps this many bytes of its record; the rest is found by file and byte offset."""
 
@@ -71,7 +73,8 @@ class TextBatch:
         rows: int64[num_documents], the record number of each document within its slice, strictly
             increasing; None where it is simply ``first_row + arange(num_documents)``.
         first_row: record number, within the slice, of the first record this batch accounts for.
-        num_rows: records this batch accounts for: documents, rejects, and nothing else.
+        num_rows: records this batch accounts for: documents, rejects, and nothing else. With `reader.group_rows`
+            that holds for all of a slice, not for each batch: a document comes with the batch that ends its group.
         rejects: the records that are no documents.
         num_lines: newlines of the source this batch accounts for, 0 for column files; over the batches of a file
             they add up to all there are.
@@ -79,6 +82,9 @@ class TextBatch:
         restart: True at the start of a row group; see `undo`.
         undo: True says that the row group read since the last `restart` turned out corrupt: forget
             its documents and rejects; this batch holds one reject for the whole of it instead.
+        group_rows: `reader.group_rows`; the next two are None where it is 1.
+        joined: int64[num_documents], records that went into each document beside its first.
+        empty_rows: int64[...], the records without text that were left out of their groups, increasing.
     """
 
     values: Bytes
@@ -92,6 +98,9 @@ class TextBatch:
     num_source_bytes: int = 0
     restart: bool = False
     undo: bool = False
+    group_rows: int = 1
+    joined: Offsets | None = None
+    empty_rows: Offsets | None = None
 
     @classmethod
     def of(
@@ -137,6 +146,15 @@ class TextBatch:
             return self.rows
         return np.arange(self.first_row, self.first_row + len(self), dtype=np.int64)
 
+    @property
+    def num_empty(self) -> int:
+        """Records without text that were left out of their groups."""
+        return 0 if self.empty_rows is None else len(self.empty_rows)
+
+    def num_joined(self, which: Mask | slice = ALL) -> int:
+        """Records that went into these documents beside the first of each."""
+        return 0 if self.joined is None else int(self.joined[which].sum())
+
     def document(self, i: int) -> bytes:
         """The UTF-8 bytes of document i, copied."""
         return self.values[self.offsets[i] : self.offsets[i + 1]].tobytes()
@@ -150,15 +168,29 @@ class TextBatch:
         """
         values, offsets = _select(self.values, self.offsets, keep)
         rows = self.row_numbers()[keep]
-        return replace(self, values=values, offsets=offsets, rows=rows, rejects=self.rejects + rejects)
+        joined = None if self.joined is None else self.joined[keep]
+        return replace(self, values=values, offsets=offsets, rows=rows, joined=joined, rejects=self.rejects + rejects)
 
     def head(self, count: int) -> TextBatch:
-        """The first documents, and only the records up to the last of them; lines and source bytes stay as they are."""
+        """The first documents, and only the records up to the last of them; lines and source bytes stay as they are.
+
+        Of a group they are its records; those that came with an earlier batch were accounted for there.
+        """
         rows = self.row_numbers()[:count]
-        end = int(rows[-1]) + 1 if count else self.first_row
-        rejects = tuple(reject for reject in self.rejects if reject.row < end)
-        offsets = self.offsets[: count + 1]
-        return replace(self, offsets=offsets, rows=rows, num_rows=end - self.first_row, rejects=rejects)
+        end = int(rows[-1]) // self.group_rows * self.group_rows + self.group_rows if count else self.first_row
+        end = min(end, self.first_row + self.num_rows)
+        rejects = tuple(
+            replace(reject, count=min(reject.count, end - reject.row)) for reject in self.rejects if reject.row < end
+        )
+        return replace(
+            self,
+            offsets=self.offsets[: count + 1],
+            rows=rows,
+            num_rows=end - self.first_row,
+            rejects=rejects,
+            joined=None if self.joined is None else self.joined[:count],
+            empty_rows=None if self.empty_rows is None else self.empty_rows[self.empty_rows < end],
+        )
 
     def to_arrow(self) -> pa.LargeStringArray:
         """The same documents as an Arrow large_string array; no copy."""

@@ -149,9 +149,11 @@ def document(prefix: str | Path, number: int, tokenizer: str | None = None) -> d
         else None
     )
     if manifest is not None and span is not None:
-        exact = span.num_documents == span.num_records
-        first = span.first_row + (number - span.first_document if exact else 0)
-        last = first if exact else span.first_row + span.num_records - 1
+        group = manifest.recipe.reader.group_rows
+        first, last = span.first_row, span.first_row + span.num_records - 1
+        if span.num_documents == -(-span.num_records // group):  # every group became a document
+            first += (number - span.first_document) * group
+            last = min(last, first + group - 1)
         result["source"] = {"file": manifest.recipe.files[span.file].path, "first_row": first, "last_row": last}
     return result
 

@@ -6,7 +6,7 @@
     DatasetManifest  what the dataset is, made of what, proved how; written last, its presence says "exists"
 
 Manifests are JSON with sorted keys. Positions of a slice are bytes for files that are read as a stream (all
-of the file for compressed ones), row groups for Parquet, record batches for Arrow.
+of the file for compressed ones) and for Arrow streams, row groups for Parquet, record batches for Arrow files.
 """
 
 from __future__ import annotations
@@ -69,12 +69,13 @@ class Counts(Model):
     """What became of the records that were read. Adds up; all but `rejects` and `specials` are plain sums.
 
     Attributes:
-        num_records: records read: documents + empty ones dropped + rejected ones.
+        num_records: records read: documents + empty ones dropped + rejected ones + joined ones.
         num_documents: documents written.
         num_sequences: entries of the index: documents that hold at least one token.
         num_tokens: tokens written, BOS and EOD among them.
         num_text_bytes: UTF-8 bytes of the documents written.
-        num_empty: documents without text, dropped or kept.
+        num_empty: records without text, dropped or kept; all those of a document of which no token is left.
+        num_joined: records that went into a document begun by an earlier one, by `reader.group_rows`.
         num_audited: documents that the reference encoded as well.
         rejects: reason -> records.
         specials: special token's text -> how often it stood in a document.
@@ -86,6 +87,7 @@ class Counts(Model):
     num_tokens: int = 0
     num_text_bytes: int = 0
     num_empty: int = 0
+    num_joined: int = 0
     num_audited: int = 0
     rejects: dict[str, int] = Field(default_factory=dict)
     specials: dict[str, int] = Field(default_factory=dict)

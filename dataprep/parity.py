@@ -230,7 +230,8 @@ def _documents(recipe: Recipe, definition: Definition, span: Span, engine: Encod
     if span.num_documents == span.num_records:
         yield from readers.read(file, part, recipe.reader, 1 << 20)
         return
-    # A row group that turns out corrupt takes its documents back: which ones do is found out first.
+    # A row group that turns out corrupt takes its documents back: which ones do is found out first. The batch that
+    # says so, and what follows it, may hold a document that began before the row group.
     group, undone = 0, set()
     for batch in readers.read(file, part, recipe.reader, 1 << 20):
         group += batch.restart
@@ -238,5 +239,7 @@ def _documents(recipe: Recipe, definition: Definition, span: Span, engine: Encod
     group = 0
     for batch in readers.read(file, part, recipe.reader, 1 << 20):
         group += batch.restart
+        if batch.undo:
+            undone.discard(group)
         if group not in undone:
             yield choose(batch, engine.encode(batch), recipe, definition)[0]

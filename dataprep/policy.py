@@ -30,7 +30,7 @@ class Seen:
     """What `choose` met.
 
     Attributes:
-        num_empty: documents without a token, dropped or kept.
+        num_empty: records of documents without a token, dropped or kept.
         specials: special token's text -> how often it stood in a document.
     """
 
@@ -59,6 +59,7 @@ def choose(
         keep &= ~holds
     if policy.empty == "drop":
         keep &= ~empty
+    num_empty = int(np.count_nonzero(empty))
     kept = np.flatnonzero(keep)
     if limit is not None and len(kept) >= limit:
         cut = int(kept[limit - 1]) + 1
@@ -68,11 +69,18 @@ def choose(
     if len(kept) < len(batch):
         rows = batch.row_numbers()
         gone = tuple(
-            Reject(batch.file, "special-text", int(rows[i]), record=batch.document(i)[:RECORD_BYTES])
+            Reject(
+                batch.file,
+                "special-text",
+                int(rows[i]),
+                count=1 + batch.num_joined(slice(i, i + 1)),
+                record=batch.document(i)[:RECORD_BYTES],
+            )
             for i in np.flatnonzero(holds & (policy.special_text == "reject")).tolist()
         )
+        num_empty += batch.num_joined(empty)
         batch, tokens = batch.select(keep, gone), tokens.select(keep)
-    return batch, tokens, Seen(int(np.count_nonzero(empty)), specials)
+    return batch, tokens, Seen(num_empty, specials)
 
 
 def find_specials(

@@ -153,9 +153,13 @@ def summary(result: Result) -> list[str]:
         f"from {counts.num_text_bytes / 1e6:,.1f} MB of text",
         f"each document: {bos}text{eod}",
     ]
+    if counts.num_joined:
+        lines.append(
+            f"{counts.num_joined:,} records joined to earlier ones, reader.group_rows={recipe.reader.group_rows}"
+        )
     if counts.num_empty:
-        fate = "dropped" if recipe.policy.empty == "drop" else "kept"
-        lines.append(f"{counts.num_empty:,} empty documents {fate}")
+        fate = "dropped" if recipe.policy.empty == "drop" or counts.num_joined else "kept"
+        lines.append(f"{counts.num_empty:,} empty {'records' if counts.num_joined else 'documents'} {fate}")
     if counts.num_rejected:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.rejects.items())
         lines.append(f"{counts.num_rejected:,} records rejected ({reasons}), kept in {result.rejects}")

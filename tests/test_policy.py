@@ -5,6 +5,7 @@ The tokenizer of the exact cases is `byte_json`: ids are bytes, 256 `<bos>`, 257
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from typing import TYPE_CHECKING
@@ -333,6 +334,15 @@ def test_choose_equals_a_loop_over_records(byte_definition, case, special_text, 
     }
     assert texts.num_rows == (0 if end is None else end - batch.first_row)
     assert (seen.num_empty, seen.specials) == (num_empty, specials)
+
+
+def test_a_joined_document_without_tokens_counts_all_its_records(byte_definition):
+    # With a tokenizer that takes blanks away, a text can become nothing.
+    texts = TextBatch(np.frombuffer(b"ab ", np.uint8), np.array([0, 2, 3]), 0, 7, rows=np.array([0, 4]))
+    batch = dataclasses.replace(texts, group_rows=4, joined=np.array([3, 2]))
+    recipe = _recipe({"empty": "drop"})
+    left, _, seen = choose(batch, TokenBatch.of([[97, 98], []]), recipe, byte_definition[0])
+    assert (len(left), left.num_joined(), seen.num_empty) == (1, 3, 3)
 
 
 def _ids(text: str, special_text: str) -> list[int]:

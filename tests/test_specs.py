@@ -69,7 +69,7 @@ def test_digest_does_not_depend_on_where_things_lie_or_what_the_tokenizer_is_cal
 
 
 OTHER_POLICY = {"bos": "never", "eod": "none", "special_text": "reject", "empty": "keep", "dtype": "int32"}
-OTHER_READER = {"format": "text", "text": "content", "separator": "\n\n", "max_document_bytes": 1000}
+OTHER_READER = {"format": "text", "text": "content", "separator": "\n\n", "max_document_bytes": 1000, "group_rows": 2}
 OTHER_FILE = {"name": "a/c.jsonl", "num_bytes": 124, "checksum": "xxh3_128:00", "format": "text", "compression": "gzip"}
 OTHER_TOKENIZER = {
     "type": "GPT2BPETokenizer",

@@ -7,8 +7,9 @@
     streams    bytes, decompressed              columns   values of a text column as batches
     records    bytes -> blocks of records       parquet   runs of row groups
     ranges     records of a byte range          arrow     runs of record batches, streams
-    jsonl      block of lines -> batch          verdicts  what makes a record no document
-    text       block of pieces -> batch         detection
+    jsonl      block of lines -> batch          messages  where the record batches of a stream lie
+    text       block of pieces -> batch         verdicts  what makes a record no document
+    groups     several records -> one document  detection
 
 Which documents and rejects come out depends on the content alone: not on `batch_bytes`, not on the cuts.
 Files are not listed, checked for change or renumbered here; rows and lines start at 0 in every slice.
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 from dataprep.batches import TextBatch
 from dataprep.readers import arrow, parquet, ranges
 from dataprep.readers.detection import check_format, detect, format_by_name
+from dataprep.readers.groups import group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,8 +54,8 @@ def cut(index: int, file: SourceFile, reader: ReaderSpec, unit_bytes: int) -> li
         unit_bytes: text per slice; a row group, a record batch or a long record may make it more.
 
     Returns:
-        Slices that hold every record once, their ``num_bytes`` adding up to the file's. None for a Parquet or Arrow
-        file without row groups.
+        Slices that hold every record once, begin where a group of `reader.group_rows` does, and whose ``num_bytes`` add
+        up to the file's. None for a Parquet or Arrow file without row groups.
 
     Raises:
         SourceError: the file cannot be opened, or has no column of text under the name asked for.
@@ -80,7 +82,8 @@ def read(file: SourceFile, part: Slice, reader: ReaderSpec, batch_bytes: int) ->
         SourceError: unreadable, truncated or corrupt.
     """
     left, row = part.num_bytes, 0
-    for batch in _FORMATS[file.format].read(file, part, reader, batch_bytes):
+    batches = _FORMATS[file.format].read(file, part, reader, batch_bytes)
+    for batch in batches if reader.group_rows == 1 else group(batches, reader.group_rows):
         left -= batch.num_source_bytes
         row = batch.first_row + batch.num_rows
         yield replace(batch, file=file.name)

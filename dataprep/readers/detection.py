@@ -146,5 +146,9 @@ def _check_settings(path: Path, found: FileFormat, reader: ReaderSpec) -> None:
         raise SpecError(
             f"reader.separator has no effect: {path} is {found}, not text; drop it or set reader.format=text"
         )
+    if reader.group_rows > 1 and found == "text" and reader.separator is None:
+        raise SpecError(
+            f"reader.group_rows has no effect: {path} is one document as a whole; set reader.separator or drop it"
+        )
     if found == "text" and ("text" in reader.model_fields_set or reader.text != "text"):
         raise SpecError(f"reader.text names a field or column, but {path} is plain text, which has none; drop it")

@@ -1,7 +1,8 @@
 """Files that are read as a stream, JSON lines and plain text: byte ranges, and the records that start in them.
 
 A plain file can be cut anywhere: a slice owns the records that start in it, so that every record, and every
-newline, belongs to one slice. A compressed file, and one whose separator may overlap itself, is one slice.
+newline, belongs to one slice. A compressed file, one whose separator may overlap itself, and one whose records are
+joined (where a group begins is known only by counting) are one slice.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 def cut(index: int, file: SourceFile, reader: ReaderSpec, unit_bytes: int) -> list[Slice]:
     """Byte ranges of about equal size."""
     separator = _separator(file, reader)
-    if file.compression != "none" or separator is None or not is_splittable(separator):
+    is_one = separator is None or not is_splittable(separator)
+    if file.compression != "none" or is_one or reader.group_rows > 1:
         return [Slice(file=index, start=0, stop=file.num_bytes, num_bytes=file.num_bytes)]
     return even_slices(index, file.num_bytes, file.num_bytes, -(-file.num_bytes // unit_bytes))
 

@@ -6,13 +6,14 @@ A listing is sorted by name, complete, and knows the size, mtime, format and con
 from __future__ import annotations
 
 import glob
+import json
 import os
 import sysconfig
 from contextlib import suppress
 from datetime import datetime
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import SourceError, SpecError
 from dataprep.readers import detect
@@ -79,14 +80,17 @@ def _match(pattern: str, folder: Path) -> list[Path]:
 def _below(folder: Path, seen: set[str]) -> Iterator[Path]:
     """The files below a folder, hidden ones left out; links to folders are followed, once each.
 
+    Of a folder that `datasets.save_to_disk` wrote, only those that hold the rows.
+
     Raises:
         SourceError: a link leads nowhere.
+        SpecError: see `_saved`.
     """
     real = os.path.realpath(folder)
     if real in seen:
         return
     seen.add(real)
-    for path in sorted(folder.iterdir()):
+    for path in _saved(folder) or sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue
         if path.is_dir():
@@ -95,6 +99,53 @@ def _below(folder: Path, seen: set[str]) -> Iterator[Path]:
             yield _absolute(path)
         else:
             raise SourceError(f"{path} is a link to nothing: {os.readlink(path)}; remove it or mend it")
+
+
+def _saved(folder: Path) -> list[Path]:
+    """What to read in a folder that `datasets.save_to_disk` wrote; nothing where another wrote it.
+
+    A Dataset names its Arrow streams in ``state.json``, beside ``dataset_info.json``; a DatasetDict its folders, one a
+    split, in ``dataset_dict.json`` (datasets 5.2.0, arrow_dataset.py and dataset_dict.py).
+
+    Raises:
+        SpecError: several splits and no ``train``; no rows; or an order of rows kept apart from them (datasets 1).
+        SourceError: a file is gone.
+    """
+    splits = _json(folder / "dataset_dict.json").get("splits")
+    if isinstance(splits, list):
+        if not splits:
+            raise SpecError(f"{folder} is a dataset without splits; leave it out")
+        if "train" not in splits and len(splits) > 1:
+            several = ", ".join(map(str, splits))
+            raise SpecError(f"{folder} holds several splits and no train: {several}; give one: {folder}/{splits[0]}")
+        return [_listed(folder, "train" if "train" in splits else splits[0])]
+    state = _json(folder / "state.json") if (folder / "dataset_info.json").exists() else {}
+    if not isinstance(state.get("_data_files"), list):
+        return []
+    if state.get("_indices_data_files"):
+        raise SpecError(
+            f"{folder} keeps the order of its rows in another file, which is not read; load it with `datasets`, and "
+            "save what flatten_indices() gives"
+        )
+    if not state["_data_files"]:
+        raise SpecError(f"{folder} is a dataset without rows; leave it out")
+    return [_listed(folder, file["filename"]) for file in state["_data_files"]]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """The object in a file; an empty one where there is no such file, or something else in it."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _listed(folder: Path, name: str) -> Path:
+    path = folder / name
+    if not path.exists():
+        raise SourceError(f"{folder} names {name} as part of its dataset, but there is none; copy it again")
+    return path
 
 
 def _absolute(path: Path) -> Path:

@@ -118,7 +118,7 @@ class Recipe(Model):
         return {
             "format": 1,
             "corpus": self.corpus,
-            "reader": self.reader.to_json(),
+            "reader": self.reader.identity,
             "files": [[*file.identity, file.format, file.compression] for file in self.files],
             "tokenizer": self.tokenizer.identity,
             "policy": self.policy.to_json(),

@@ -281,7 +281,8 @@ class _Work:
             num_sequences=int(np.count_nonzero(finished.lengths)),
             num_tokens=len(finished.ids),
             num_text_bytes=batch.num_text_bytes,
-            num_empty=dropped.num_empty,
+            num_empty=dropped.num_empty + batch.num_empty,
+            num_joined=batch.num_joined(),
             num_audited=audited,
             rejects=reasons,
             specials=dropped.specials,
@@ -295,7 +296,7 @@ class _Work:
         if rate == 0 or not len(batch) or self.engine.name == self.reference.name:
             return 0
         keep = np.zeros(len(batch), np.bool_)
-        keep[-self.counts.num_records % rate :: rate] = True
+        keep[-self.counts.num_documents % rate :: rate] = True
         keep &= batch.lengths <= parity.MAX_BYTES
         if not keep.any():
             return 0

@@ -41,16 +41,18 @@ def _read(path: Path, reader: ReaderSpec | None = None, batch_bytes: int = 1 << 
     base = base_line = 0
     for part in readers.cut(3, file, reader, unit_bytes):
         assert part.file == 3
-        expected_row = num_bytes = num_lines = 0
-        began = (dict(documents), list(rejects), 0)
+        expected_row = num_bytes = num_lines = accounted = 0
+        began = (dict(documents), list(rejects), 0, 0)
         for batch in readers.read(file, part, reader, batch_bytes):
             assert batch.file == "n"
             if batch.restart:
-                began = (dict(documents), list(rejects), expected_row)
+                began = (dict(documents), list(rejects), expected_row, accounted)
             if batch.undo:
-                documents, rejects, expected_row = began
+                documents, rejects, expected_row, accounted = began
             assert batch.first_row == expected_row
-            assert batch.num_rows == len(batch) + sum(r.count for r in batch.rejects)
+            records = len(batch) + batch.num_joined() + batch.num_empty + sum(r.count for r in batch.rejects)
+            assert batch.num_rows == records or reader.group_rows > 1
+            accounted += records
             assert all(r.file == "n" for r in batch.rejects)
             batch.to_arrow().validate(full=True)
             for i, row in enumerate(batch.row_numbers().tolist()):
@@ -62,6 +64,7 @@ def _read(path: Path, reader: ReaderSpec | None = None, batch_bytes: int = 1 << 
             num_bytes += batch.num_source_bytes
             assert batch.num_source_bytes >= 0
         assert num_bytes == part.num_bytes
+        assert accounted == expected_row
         base += expected_row
         base_line += num_lines
     content = b"" if file.format in ("parquet", "arrow") else _content(file)

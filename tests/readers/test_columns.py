@@ -191,7 +191,10 @@ def test_arrow_slices_are_runs_of_record_batches(source, tmp_path: Path):
     assert sum(s.num_bytes for s in slices) == file.num_bytes
     path = _write_arrow(tmp_path / "b", table, 10, stream=True)
     file = source(path, reader)
-    assert [(s.start, s.stop) for s in readers.cut(0, file, reader, 10)] == [(0, file.num_bytes)]
+    slices = readers.cut(0, file, reader, file.num_bytes // 3 + 1)
+    assert [s.num_bytes for s in slices] == [s.stop - s.start for s in slices]
+    assert (slices[0].start, slices[-1].stop) == (0, file.num_bytes)
+    assert [sum(batch.num_rows for batch in readers.read(file, s, reader, 1000)) for s in slices] == [20, 30, 40]
 
 
 @pytest.mark.parametrize("stream", [True, False])
