@@ -86,12 +86,16 @@ class Digests:
 
 
 class Part:
-    """A file while it is fetched."""
+    """A file while it is fetched.
+
+    Attributes:
+        position: how much of it is there; always its beginning.
+    """
 
     def __init__(self, path: Path, fd: int, wanted: Wanted) -> None:
         self.path, self._fd, self._wanted = path, fd, wanted
         self._digests = Digests(wanted)
-        self.num_bytes = self._digests.read(fd, wanted.num_bytes)
+        self.position = self._digests.read(fd, wanted.num_bytes)
 
     @classmethod
     def open(cls, path: Path, wanted: Wanted, left: list[Path]) -> Self | None:
@@ -110,6 +114,11 @@ class Part:
             return cls(path, fd, wanted)
 
     @property
+    def stop(self) -> int:
+        """The size it is to have."""
+        return self._wanted.num_bytes
+
+    @property
     def sha256(self) -> str:
         return self._digests.sha256
 
@@ -117,19 +126,19 @@ class Part:
         with explain(self.path, "write"):
             written = 0
             while written < len(data):
-                written += os.pwrite(self._fd, memoryview(data)[written:], self.num_bytes + written)
+                written += os.pwrite(self._fd, memoryview(data)[written:], self.position + written)
         self._digests.update(data)
-        self.num_bytes += len(data)
+        self.position += len(data)
 
     def restart(self) -> None:
         """Begin anew."""
         with explain(self.path, "cut back"):
             os.ftruncate(self._fd, 0)
-        self._digests, self.num_bytes = Digests(self._wanted), 0
+        self._digests, self.position = Digests(self._wanted), 0
 
     def is_whole(self) -> bool:
         """Whether all bytes are there, and are those that the source states."""
-        whole = self.num_bytes == self._wanted.num_bytes == os.fstat(self._fd).st_size
+        whole = self.position == self._wanted.num_bytes == os.fstat(self._fd).st_size
         return whole and self._digests.agree(self._wanted.checksum)
 
     def publish(self, path: Path) -> None:

@@ -1,32 +1,52 @@
 """Fetch one file whole: resumed, checked, and published under its name only then.
 
     claim    a part of its own, or one that a dead run left (taken by a rename: one winner); who finds a live one waits
-    fill     GET from the part's end on, again and again; every new byte renews the patience
+    fill     GET from the part's end on, again and again; every new byte renews the patience. Large files come in
+             pieces, side by side, and are written in order
     prove    size, and sha256 or git-sha1 where the source states one; a wrong one starts anew
     publish  fsync, rename, receipt
 
-Nothing is trusted: not a Content-Length, not a Content-Range, not a 200; what is published has been checked as a whole.
+What is published has been checked as a whole; what a single answer is believed, see `requests`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import json
+import logging
+import threading
+from collections import deque
+from concurrent.futures import wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
-from dataprep import hub, objects, web
+from dataprep import web
 from dataprep.errors import SourceError
 from dataprep.parts import Digests, Part, Wanted, claim
+from dataprep.requests import Piece, RangesIgnoredError, Requests
 from dataprep.storage import append_line, explain, make_folder
-from dataprep.web import Patience, Pause, TransientError, asked_wait
+from dataprep.web import Patience, TransientError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from concurrent.futures import Future
     from pathlib import Path
 
     from dataprep.layout import RawFolder
+    from dataprep.lines import Lines
+    from dataprep.requests import Sink
+    from dataprep.web import Pause
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES = 8 << 20
+"""What one request of a large file asks for: a tenth of a second of a fast connection, and small beside a worker's
+memory. As many pieces as there are connections wait in memory for their turn, for each of `LARGE_FILES`."""
+
+LARGE_FILES = 2
+"""Large files at the same time: one that comes in, and the next, so that no connection idles at the end of one."""
 
 CORRUPT_ATTEMPTS = 3
 """Whole downloads whose checksum is wrong before the source is called corrupt."""
@@ -76,16 +96,24 @@ class Fetcher:
 
     Args:
         folder: the raw folder.
+        lines: the connections.
         pause: waits, and stops.
         report: called with the number of new bytes.
         patience: how often to try.
     """
 
     def __init__(
-        self, folder: RawFolder, pause: Pause, report: Callable[[int], None], patience: Patience | None = None
+        self,
+        folder: RawFolder,
+        lines: Lines,
+        pause: Pause,
+        report: Callable[[int], None],
+        patience: Patience | None = None,
     ) -> None:
-        self._folder, self._pause, self._report = folder, pause, report
+        self._folder, self._lines, self._pause, self._report = folder, lines, pause, report
         self._patience = patience or Patience()
+        self._numbers = itertools.count()
+        self._large = threading.Semaphore(LARGE_FILES)
 
     def fetch(self, wanted: Wanted) -> Receipt:
         """Fetch a file, or find it fetched meanwhile by another process.
@@ -121,137 +149,69 @@ class Fetcher:
         return self.fetch(wanted)
 
     def _fill(self, wanted: Wanted, part: Part) -> None:
-        failures = corrupt = 0
+        requests, corrupt, number = Requests(wanted, self._pause, self._report), 0, next(self._numbers)
+        while True:
+            if part.position < part.stop or part.stop == 0:
+                self._get(wanted, part, requests, number)
+            if part.is_whole():
+                return
+            corrupt += 1
+            part.restart()
+            if corrupt >= CORRUPT_ATTEMPTS:
+                raise SourceError(
+                    f"cannot fetch {wanted.url}: the content that came is not what the source states "
+                    f"({wanted.checksum}), {corrupt} times in a row. The copy at the source, or a proxy on the way, is "
+                    "damaged; try another network or HF_ENDPOINT, or tell its owner"
+                )
+            log.info("%s: the content that came is not what the source states; fetching it again", wanted.url)
+
+    def _get(self, wanted: Wanted, part: Part, requests: Requests, number: int) -> None:
+        """Fetch what is missing of a file: in one request, or, of a large one, in pieces side by side."""
+        if part.stop - part.position > PIECE_BYTES:
+            try:
+                with self._large:
+                    self._side_by_side(wanted, part, requests, number)
+                return
+            except RangesIgnoredError as error:
+                log.info("%s: %s; fetching it in one piece", wanted.url, error)
+        self._lines.submit((number, 0), lambda: self._persist(part, wanted, requests)).result()
+
+    def _side_by_side(self, wanted: Wanted, part: Part, requests: Requests, number: int) -> None:
+        """Pieces are fetched by all lines and written in order, so that a part is always a beginning of its file."""
+        window: deque[tuple[Piece, Future[None]]] = deque()
+        start = part.position
+        try:
+            while part.position < part.stop:
+                while start < part.stop and len(window) < self._lines.number:
+                    piece = Piece(start, min(start + PIECE_BYTES, part.stop))
+                    call = functools.partial(self._persist, piece, wanted, requests)
+                    window.append((piece, self._lines.submit((number, start), call)))
+                    start = piece.stop
+                window[0][1].result()
+                self._keep(part, [window.popleft()[0]])
+        finally:
+            for _, future in window:
+                future.cancel()
+            wait([future for _, future in window])
+            self._keep(part, [piece for piece, _ in window])
+
+    def _keep(self, part: Part, pieces: list[Piece]) -> None:
+        """Write what came of pieces in order, up to the first byte that is missing."""
+        for piece in pieces:
+            if piece.start != part.position:
+                return
+            part.write(bytes(piece.data))
+
+    def _persist(self, sink: Sink, wanted: Wanted, requests: Requests) -> None:
+        """Ask until a range is whole; every new byte renews the patience."""
+        failures = 0
         while True:
             self._pause.wait()
-            before = part.num_bytes
+            before = sink.position
             try:
-                if part.num_bytes < wanted.num_bytes or wanted.num_bytes == 0:
-                    self._get(wanted, part)
-                if part.is_whole():
-                    return
-                corrupt += 1
-                part.restart()
-                reason = f"the content that came is not what the source states ({wanted.checksum})"
-                if corrupt >= CORRUPT_ATTEMPTS:
-                    raise SourceError(
-                        f"cannot fetch {wanted.url}: {reason}, {corrupt} times in a row. The copy at the source, or "
-                        "a proxy on the way, is damaged; try another network or HF_ENDPOINT, or tell its owner"
-                    )
-                raise TransientError(reason)
+                return requests.get(sink)
+            except RangesIgnoredError:
+                raise
             except TransientError as error:
-                failures = 1 if part.num_bytes > before else failures + 1
+                failures = 1 if sink.position > before else failures + 1
                 web.give_up_or_wait(error, wanted.url, failures, self._pause, self._patience)
-
-    def _get(self, wanted: Wanted, part: Part) -> None:
-        """One request for the rest of a file.
-
-        Raises:
-            TransientError: it broke off, or the answer makes no sense.
-            SourceError: the source refuses for good.
-        """
-        web.check_online(wanted.url)
-        if urlsplit(wanted.url).scheme not in ("hf", "http", "https"):
-            blocks = objects.blocks(wanted.url, part.num_bytes, wanted.num_bytes, _etag(wanted))
-            self._take(blocks, wanted, part)
-            return
-        url, headers = hub.address(wanted.url) if wanted.url.startswith("hf:") else (wanted.url, web.PLAIN)
-        if part.num_bytes:
-            headers = headers | {"Range": f"bytes={part.num_bytes}-"}
-        request = web.client().stream("GET", url, headers=headers, timeout=web.timeout_seconds(), follow_redirects=True)
-        with _explained(wanted.url), web.transient(), request as response:
-            self._check(response, wanted, part)
-            self._take(response.iter_raw(), wanted, part)
-        if part.num_bytes < wanted.num_bytes:
-            raise TransientError(f"the connection was closed at byte {part.num_bytes:,} of {wanted.num_bytes:,}")
-
-    def _take(self, blocks: Iterator[bytes], wanted: Wanted, part: Part) -> None:
-        for block in blocks:
-            if part.num_bytes + len(block) > wanted.num_bytes:
-                part.restart()
-                raise TransientError(f"more came than the {wanted.num_bytes:,} bytes expected")
-            part.write(block)
-            self._report(len(block))
-            self._pause.wait()
-
-    def _check(self, response: Any, wanted: Wanted, part: Part) -> None:
-        """Make sure that an answer is of what was asked for."""
-        if response.status_code >= 400:
-            self._refused(response, part)
-        if response.headers.get("content-encoding", "identity") != "identity":
-            raise TransientError(f"the answer is encoded as {response.headers['content-encoding']}; not what was asked")
-        etag = _etag(wanted)
-        if etag is not None and etag not in (response.headers.get("etag", etag), response.headers.get("last-modified")):
-            raise SourceError(f"{wanted.url} changed since it was listed; run the same command again")
-        if response.status_code == 206:
-            found = response.headers.get("content-range", "")
-            if found != f"bytes {part.num_bytes}-{wanted.num_bytes - 1}/{wanted.num_bytes}":
-                raise TransientError(f"asked for bytes {part.num_bytes:,} to the end, got {found or 'no range'}")
-            return
-        length = response.headers.get("content-length")
-        if length is not None and int(length) != wanted.num_bytes:
-            kind = response.headers.get("content-type", "unknown")
-            raise TransientError(f"expected {wanted.num_bytes:,} bytes, got {int(length):,} of type {kind}")
-        if part.num_bytes:
-            part.restart()  # the range was ignored
-
-    def _refused(self, response: Any, part: Part) -> None:
-        """An answer that is an error; at a store of files behind a redirect it may just have expired."""
-        if response.status_code == 416:
-            part.restart()
-        expired = bool(response.history) and "x-error-code" not in response.headers
-        if expired or response.status_code in (416, *web.TRANSIENT):
-            reason = f"{response.status_code} {response.reason_phrase}".strip()
-            raise TransientError(reason, asked_wait(response.headers))
-        web.raise_for_status(response)
-
-
-def peek(url: str, start: int, stop: int) -> bytes:
-    """Bytes of a file afar, to look at: what comes is not proven, and not kept.
-
-    Args:
-        url: its address.
-        start, stop: which bytes; all of them have to exist.
-
-    Raises:
-        SourceError: they cannot be had.
-    """
-    web.check_online(url)
-    if urlsplit(url).scheme not in ("hf", "http", "https"):
-        return web.persist(lambda: b"".join(objects.blocks(url, start, stop, None)), url, Pause())
-
-    def get() -> bytes:
-        where, headers = hub.address(url) if url.startswith("hf:") else (url, web.PLAIN)
-        headers = headers | {"Range": f"bytes={start}-{stop - 1}"}
-        with _explained(url), web.transient():
-            response = web.client().get(where, headers=headers, timeout=web.timeout_seconds(), follow_redirects=True)
-            web.raise_for_status(response)
-        data: bytes = response.content
-        data = data[start:stop] if response.status_code == 200 else data
-        if len(data) != stop - start:
-            raise TransientError(f"asked for {stop - start:,} bytes, got {len(data):,}")
-        return data
-
-    return web.persist(get, url, Pause())
-
-
-@contextlib.contextmanager
-def _explained(url: str) -> Iterator[None]:
-    from huggingface_hub.errors import HfHubHTTPError
-
-    if url.startswith("hf:"):
-        with hub.explained(hub.split(url)[0]):
-            yield
-        return
-    try:
-        yield
-    except HfHubHTTPError as error:
-        if error.response.status_code in web.TRANSIENT:
-            raise
-        status = f"{error.response.status_code} {error.response.reason_phrase}"
-        raise SourceError(f"cannot fetch {url}: {status}; check the address") from error
-
-
-def _etag(wanted: Wanted) -> str | None:
-    algorithm, _, value = (wanted.checksum or "").partition(":")
-    return value if algorithm == "etag" else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import SpecError
-from dataprep.transfer import peek
+from dataprep.requests import peek
 
 if TYPE_CHECKING:
     from dataprep.specs import ReaderSpec, SourceFile

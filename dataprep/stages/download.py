@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Self
 from dataprep import contents
 from dataprep.errors import Cancelled, DataprepError, OutputError, SourceError
 from dataprep.layout import RawFolder
+from dataprep.lines import Lines
 from dataprep.parts import Wanted
 from dataprep.readers import check_format
 from dataprep.specs import HubSource
@@ -96,7 +97,8 @@ class Downloads:
     ) -> None:
         self._folder, self._files, self._reader, self._runtime = folder, files, reader, runtime
         self._pause = Pause()
-        self._fetcher = Fetcher(folder, self._pause, report)
+        self._lines = Lines(runtime.connections)
+        self._fetcher = Fetcher(folder, self._lines, self._pause, report)
         mend_lines(folder.receipts)
         self._receipts = load_receipts(folder)
         self._pool = ThreadPoolExecutor(runtime.connections, "download")
@@ -215,6 +217,7 @@ class Downloads:
                 self._room.notify_all()
 
     def __enter__(self) -> Self:
+        self._lines.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -224,6 +227,7 @@ class Downloads:
         for thread in self._order:
             thread.join()
         self._pool.shutdown()
+        self._lines.__exit__()
 
 
 def _wanted(file: SourceFile) -> Wanted:

@@ -14,8 +14,10 @@ import time
 import pytest
 from loopback_probe import until
 
+from dataprep import transfer
 from dataprep.errors import Cancelled, OutputError, SourceError
 from dataprep.layout import RawFolder
+from dataprep.lines import Lines
 from dataprep.parts import Wanted
 from dataprep.transfer import Fetcher, load_receipts
 from dataprep.web import Patience, Pause, asked_wait
@@ -42,13 +44,22 @@ def wanted(repo, name=NAME):
     return Wanted(name, url, content.size, checksum)
 
 
+@pytest.fixture(params=["one piece", "many pieces"])
+def pieces(request, monkeypatch):
+    """A file in one request, or in many side by side."""
+    if request.param == "many pieces":
+        monkeypatch.setattr(transfer, "PIECE_BYTES", 300_000)
+    return request.param
+
+
 @pytest.fixture
 def folder(tmp_path):
     return RawFolder(tmp_path / "raw")
 
 
 def fetch(folder, want, patience=QUICK, report=lambda n: None, pause=None):
-    return Fetcher(folder, pause or Pause(), report, patience).fetch(want)
+    with Lines(4) as lines:
+        return Fetcher(folder, lines, pause or Pause(), report, patience).fetch(want)
 
 
 def held(folder, want):
@@ -56,7 +67,7 @@ def held(folder, want):
     return path.read_bytes() if path.exists() else None
 
 
-def test_a_file_is_fetched_checked_and_has_a_receipt(here, repo, folder):
+def test_a_file_is_fetched_checked_and_has_a_receipt(here, repo, folder, pieces):
     counted = []
     for name, data in ((NAME, DATA), ("small.json", SMALL)):
         receipt = fetch(folder, wanted(repo, name), report=counted.append)
@@ -74,9 +85,10 @@ def test_an_empty_file_is_a_file(repo, folder):
 
 
 def inject(hub, draw, kind):
-    options = {"at": draw.randrange(1, SIZE - 100)} if kind in ("close", "reset", "corrupt", "short") else {}
+    most = min(SIZE, transfer.PIECE_BYTES) - 100
+    options = {"at": draw.randrange(1, most)} if kind in ("close", "reset", "corrupt", "short") else {}
     if kind == "stall":
-        options = {"at": draw.randrange(1, SIZE - 100), "seconds": 30}
+        options = {"at": draw.randrange(1, most), "seconds": 30}
     if kind == "status":
         headers = draw.choice([{}, {"Retry-After": "0"}, {"RateLimit": '"resolvers";r=0;t=-1'}])
         options = {"status": draw.choice(STATUSES), "headers": headers}
@@ -104,7 +116,7 @@ def check(hub, folder, want, faults, seed):
 
 
 @pytest.mark.parametrize("number", [60, pytest.param(1500, marks=pytest.mark.slow)])
-def test_one_fault_and_two_at_random_places(here, repo, tmp_path, number):
+def test_one_fault_and_two_at_random_places(here, repo, tmp_path, number, pieces):
     """Range faults wait for a request that resumes, so they are paired with what breaks off."""
     want, through, fired = wanted(repo), 0, dict.fromkeys(RECOVERABLE, 0)
     for seed in range(number):
@@ -123,7 +135,7 @@ def test_one_fault_and_two_at_random_places(here, repo, tmp_path, number):
 
 
 @pytest.mark.parametrize("kind", ["close", "reset", "short", "corrupt", "html", "status", "redirect_loop"])
-def test_a_fault_that_stays_is_an_error_with_file_and_reason(here, repo, folder, kind):
+def test_a_fault_that_stays_is_an_error_with_file_and_reason(here, repo, folder, kind, pieces):
     options = {"at": 0} if kind in ("close", "reset") else {"at": 5} if kind in ("short", "corrupt") else {}
     fault = here.fault(kind, "*one file.bin", side=None if kind == "redirect_loop" else "cdn", times=-1, **options)
 
@@ -164,7 +176,7 @@ def test_every_byte_that_came_is_kept(here, repo, folder, kind, monkeypatch):
     assert starts == [1, 65_537, 1_065_537, 2_965_537]
 
 
-def test_an_expired_address_is_asked_for_again(here, repo, folder):
+def test_an_expired_address_is_asked_for_again(here, repo, folder, pieces):
     here.fault("close", "*one file.bin", side="cdn", at=1000)
     expired = here.fault("status", "*one file.bin", side="cdn", status=403)
 
@@ -185,15 +197,16 @@ def test_a_refusal_is_not_asked_again(here, repo, folder):
         fetch(folder, gone)
 
 
-def test_the_token_stays_with_the_hub(here, repo, folder, monkeypatch):
+def test_the_token_stays_with_the_hub(here, repo, folder, monkeypatch, pieces):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     here.tokens.add("hf_secret")
     repo.gated = True
 
     fetch(folder, wanted(repo))
 
-    assert [r.authorization for r in here.requests if r.side == "resolve"] == ["Bearer hf_secret"]
-    assert [r.authorization for r in here.requests if r.cdn] == [None]
+    assert {r.authorization for r in here.requests if r.side == "resolve"} == {"Bearer hf_secret"}
+    assert {r.authorization for r in here.requests if r.cdn} == {None}
+    assert len([r for r in here.requests if r.side == "resolve"]) <= 7, "most pieces go where the first was led"
 
 
 def test_a_server_that_asks_to_wait_is_obeyed_by_all_threads(here, repo, folder):
@@ -240,12 +253,15 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from dataprep.layout import RawFolder
+from dataprep.lines import Lines
 from dataprep.parts import Wanted
 from dataprep.transfer import Fetcher
 from dataprep.web import Pause
 
 folder, name, url, size, checksum = sys.argv[1:]
-Fetcher(RawFolder(Path(folder)), Pause(), lambda n: None).fetch(Wanted(name, url, int(size), checksum))
+with Lines(4) as lines:
+    fetcher = Fetcher(RawFolder(Path(folder)), lines, Pause(), lambda n: None)
+    fetcher.fetch(Wanted(name, url, int(size), checksum))
 """
 
 
@@ -327,7 +343,7 @@ def test_a_file_without_a_receipt_is_proven_before_it_is_used(here, repo, folder
     assert held(folder, want) == DATA
 
 
-def test_a_stopped_fetch_keeps_what_came(here, repo, folder):
+def test_a_stopped_fetch_keeps_what_came(here, repo, folder, pieces):
     want, pause = wanted(repo), Pause()
     here.rate_bytes_per_second = 5_000_000
 

@@ -1,0 +1,74 @@
+"""A fixed number of connections, given to whoever comes first in the order of the corpus, not in that of asking.
+
+Files are wanted in order: with all connections at work on the first file that is not whole, it is whole soon, and can
+be tokenized while the next ones come. With a file for each connection, all would be whole at the same late time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class Lines:
+    """Threads that do one call each at a time, the smallest priority first. Use as a context manager.
+
+    Args:
+        number: how many.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._queue: queue.PriorityQueue[tuple[tuple[float, ...], int, Callable[[], None]]] = queue.PriorityQueue()
+        self._count = itertools.count()
+        self._threads = [threading.Thread(target=self._work, name=f"line-{i}", daemon=True) for i in range(number)]
+
+    def submit(self, priority: tuple[float, ...], call: Callable[[], T]) -> Future[T]:
+        """Have a call done; the future knows what came of it."""
+        future: Future[T] = Future()
+
+        def work() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = call()
+            except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._queue.put((priority, next(self._count), work))
+        return future
+
+    def _work(self) -> None:
+        while True:
+            priority, _, call = self._queue.get()
+            if priority == _END:
+                return
+            call()
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for _ in self._threads:
+            self._queue.put((_END, next(self._count), _nothing))
+        for thread in self._threads:
+            thread.join()
+
+
+_END: tuple[float, ...] = (float("inf"),)
+
+
+def _nothing(*_: Any) -> None:
+    pass

@@ -1,0 +1,205 @@
+"""One request for a file, or for a range of it: what is asked, and which answers are believed.
+
+Nothing is trusted: not a Content-Length, not a Content-Range, not a 200. What may pass is a TransientError, to be tried
+again from where the last byte came; what will not is a SourceError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+from dataprep import hub, objects, web
+from dataprep.errors import SourceError
+from dataprep.web import Pause, TransientError, asked_wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dataprep.parts import Wanted
+
+
+class RangesIgnoredError(TransientError):
+    """A server that answers with the whole file, whatever range was asked for."""
+
+
+class Sink(Protocol):
+    """Where the bytes of a range go.
+
+    Attributes:
+        position: of the next byte, in the file.
+        stop: the end of the range.
+    """
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def stop(self) -> int: ...
+    def write(self, data: bytes) -> None: ...
+    def restart(self) -> None:
+        """Forget what came."""
+
+
+@dataclass
+class Piece:
+    """A range of a file, in memory."""
+
+    start: int
+    stop: int
+    data: bytearray = field(default_factory=bytearray)
+
+    @property
+    def position(self) -> int:
+        return self.start + len(self.data)
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+    def restart(self) -> None:
+        self.data.clear()
+
+
+class Requests:
+    """Requests for one file.
+
+    Args:
+        wanted: the file.
+        pause: may stop them between two blocks.
+        report: called with the number of new bytes.
+    """
+
+    def __init__(self, wanted: Wanted, pause: Pause, report: Callable[[int], None]) -> None:
+        self._wanted, self._pause, self._report = wanted, pause, report
+        self._direct: str | None = None
+
+    def get(self, sink: Sink) -> None:
+        """One request for what is missing of a range.
+
+        Raises:
+            TransientError: it broke off, or the answer makes no sense; what came is in the sink.
+            SourceError: the source refuses for good, or the file has changed.
+            Cancelled: the pause was stopped.
+        """
+        wanted = self._wanted
+        web.check_online(wanted.url)
+        if urlsplit(wanted.url).scheme not in ("hf", "http", "https"):
+            self._take(objects.blocks(wanted.url, sink.position, sink.stop, _etag(wanted)), sink)
+            return
+        direct, self._direct = self._direct, None
+        url, headers = (direct, web.PLAIN) if direct is not None else address(wanted.url)
+        if sink.position or sink.stop < wanted.num_bytes:
+            last = sink.stop - 1 if sink.stop < wanted.num_bytes else ""
+            headers = headers | {"Range": f"bytes={sink.position}-{last}"}
+        request = web.client().stream("GET", url, headers=headers, timeout=web.timeout_seconds(), follow_redirects=True)
+        with explained(wanted.url), web.transient(), request as response:
+            self._check(response, sink, direct is not None)
+            if direct is not None or (response.history and response.url.host != response.history[0].url.host):
+                self._direct = str(response.url)  # a store of files, which asks for no token: the next range goes there
+            self._take(response.iter_raw(), sink)
+        if sink.position < sink.stop:
+            self._direct = None
+            raise TransientError(f"the connection was closed at byte {sink.position:,} of {wanted.num_bytes:,}")
+
+    def _take(self, blocks: Iterator[bytes], sink: Sink) -> None:
+        for block in blocks:
+            if sink.position + len(block) > sink.stop:
+                sink.restart()
+                raise TransientError(f"more came than the bytes up to {sink.stop:,} that were expected")
+            sink.write(block)
+            self._report(len(block))
+            self._pause.wait()
+
+    def _check(self, response: Any, sink: Sink, direct: bool) -> None:
+        """Make sure that an answer is of what was asked for."""
+        size = self._wanted.num_bytes
+        if response.status_code >= 400:
+            _refused(response, sink, direct)
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise TransientError(f"the answer is encoded as {response.headers['content-encoding']}; not what was asked")
+        etag = _etag(self._wanted)
+        if etag is not None and etag not in (response.headers.get("etag", etag), response.headers.get("last-modified")):
+            raise SourceError(f"{self._wanted.url} changed since it was listed; run the same command again")
+        if response.status_code == 206:
+            found = response.headers.get("content-range", "")
+            if found != f"bytes {sink.position}-{sink.stop - 1}/{size}":
+                raise TransientError(f"asked for bytes {sink.position:,} to {sink.stop:,}, got {found or 'no range'}")
+            return
+        length = response.headers.get("content-length")
+        if length is not None and int(length) != size:
+            kind = response.headers.get("content-type", "unknown")
+            raise TransientError(f"expected {size:,} bytes, got {int(length):,} of type {kind}")
+        if isinstance(sink, Piece):
+            raise RangesIgnoredError("the server ignores ranges")
+        if sink.position:
+            sink.restart()
+
+
+def _refused(response: Any, sink: Sink, direct: bool) -> None:
+    """An answer that is an error; at a store of files behind a redirect it may just have expired."""
+    if response.status_code == 416:
+        sink.restart()
+    expired = (direct or bool(response.history)) and "x-error-code" not in response.headers
+    if expired or response.status_code in (416, *web.TRANSIENT):
+        response.read()
+        reason = f"{response.status_code} {response.reason_phrase}".strip()
+        raise TransientError(reason, asked_wait(response.headers))
+    web.raise_for_status(response)
+
+
+def address(url: str) -> tuple[str, dict[str, str]]:
+    """Where to fetch a file from, and the headers for it: a token for the hub, and for nobody else."""
+    return hub.address(url) if url.startswith("hf:") else (url, web.PLAIN)
+
+
+def peek(url: str, start: int, stop: int) -> bytes:
+    """Bytes of a file afar, to look at: what comes is not proven, and not kept.
+
+    Args:
+        url: its address.
+        start, stop: which bytes; all of them have to exist.
+
+    Raises:
+        SourceError: they cannot be had.
+    """
+    web.check_online(url)
+    if urlsplit(url).scheme not in ("hf", "http", "https"):
+        return web.persist(lambda: b"".join(objects.blocks(url, start, stop, None)), url, Pause())
+
+    def get() -> bytes:
+        where, headers = address(url)
+        headers = headers | {"Range": f"bytes={start}-{stop - 1}"}
+        with explained(url), web.transient():
+            response = web.client().get(where, headers=headers, timeout=web.timeout_seconds(), follow_redirects=True)
+            web.raise_for_status(response)
+        data: bytes = response.content
+        data = data[start:stop] if response.status_code == 200 else data
+        if len(data) != stop - start:
+            raise TransientError(f"asked for {stop - start:,} bytes, got {len(data):,}")
+        return data
+
+    return web.persist(get, url, Pause())
+
+
+@contextlib.contextmanager
+def explained(url: str) -> Iterator[None]:
+    """Turn a refusal into an error that says what to do."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if url.startswith("hf:"):
+        with hub.explained(hub.split(url)[0]):
+            yield
+        return
+    try:
+        yield
+    except HfHubHTTPError as error:
+        if error.response.status_code in web.TRANSIENT:
+            raise
+        status = f"{error.response.status_code} {error.response.reason_phrase}"
+        raise SourceError(f"cannot fetch {url}: {status}; check the address") from error
+
+
+def _etag(wanted: Wanted) -> str | None:
+    algorithm, _, value = (wanted.checksum or "").partition(":")
+    return value if algorithm == "etag" else None
