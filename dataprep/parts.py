@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import socket
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,7 @@ class Part:
                     return None
             fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             with contextlib.suppress(OSError):  # a file system without locks: then idle time tells
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(fd, fcntl.LOCK_EX)  # who only looks holds it for an instant
             os.utime(fd)  # a sign of life for machines that do not see the lock
             return cls(path, fd, wanted)
 
@@ -172,22 +173,36 @@ def claim(folder: RawFolder, wanted: Wanted, pause: Pause) -> Part | None:
         Cancelled: the pause was stopped.
     """
     begin, path = folder.part(wanted.name, wanted.identity), folder.files / wanted.name
-    while True:
-        if path.exists():
-            return None
-        with explain(folder.parts, "look into"):
-            there = [p for p in folder.parts.iterdir() if p.name.startswith(begin)]
-        if any(_is_alive(p) for p in there):
-            pause.wait(0.2)
-            continue
-        part = Part.open(folder.parts / (begin + _owner()), wanted, there)
+    while not path.exists():
+        with _claiming:
+            part = _take(folder, begin, wanted)
         if part is None:
-            continue
-        rivals = [p for p in folder.parts.iterdir() if p.name.startswith(begin) and p.name < part.path.name]
-        if any(_is_alive(p) for p in rivals):  # two began in the same instant
+            pause.wait(0.2)
+        elif path.exists():  # published in between
             part.discard()
-            continue
-        return part
+        else:
+            return part
+    return None
+
+
+_claiming = threading.Lock()
+"""Threads of a process take turns, so that a part of this process without a lock is always one that was left."""
+
+
+def _take(folder: RawFolder, begin: str, wanted: Wanted) -> Part | None:
+    """A part of this process's own, or None: another process has one."""
+    with explain(folder.parts, "look into"):
+        there = [p for p in folder.parts.iterdir() if p.name.startswith(begin)]
+    if any(_is_alive(p) for p in there):
+        return None
+    part = Part.open(folder.parts / (begin + _owner()), wanted, there)
+    if part is None:
+        return None
+    rivals = [p for p in folder.parts.iterdir() if p.name.startswith(begin) and p.name < part.path.name]
+    if any(_is_alive(p) for p in rivals):  # two began in the same instant
+        part.discard()
+        return None
+    return part
 
 
 def _host() -> str:
