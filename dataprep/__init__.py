@@ -2,6 +2,7 @@
 
     run            build a dataset: list, tokenize, merge, verify, publish
     plan           what `run` would do
+    download       fetch a corpus, for any tokenizer
     verify         prove a .bin/.idx pair
     open_dataset   read one: ``len(ds)``, ``ds[i]``, ``ds.lengths``; numpy only
     inspect        counts and length quantiles
@@ -16,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dataprep.fetching import download
     from dataprep.indexed import IndexedDataset as open_dataset
     from dataprep.inspection import decode, inspect
     from dataprep.planning import plan
@@ -23,10 +25,11 @@ if TYPE_CHECKING:
     from dataprep.stages.verify import verify
 
 __version__ = "0.1.0"
-__all__ = ["decode", "inspect", "open_dataset", "plan", "run", "verify"]
+__all__ = ["decode", "download", "inspect", "open_dataset", "plan", "run", "verify"]
 
 _HOMES = {
     "decode": ("dataprep.inspection", "decode"),
+    "download": ("dataprep.fetching", "download"),
     "inspect": ("dataprep.inspection", "inspect"),
     "open_dataset": ("dataprep.indexed", "IndexedDataset"),
     "plan": ("dataprep.planning", "plan"),
