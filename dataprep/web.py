@@ -189,14 +189,14 @@ def transient() -> Iterator[None]:
         raise TransientError(reason, asked_wait(response.headers)) from error
 
 
-def persist(call: Callable[[], T], what: str, pause: Pause, patience: Patience = BRIEF) -> T:
+def persist(call: Callable[[], T], what: str, pause: Pause, patience: Patience | None = None) -> T:
     """Call until it does not raise `TransientError`.
 
     Args:
         call: what to do.
         what: names it in messages.
         pause: waits.
-        patience: how often.
+        patience: how often; None: `BRIEF`.
 
     Raises:
         SourceError: it failed too often.
@@ -209,7 +209,7 @@ def persist(call: Callable[[], T], what: str, pause: Pause, patience: Patience =
             return call()
         except TransientError as error:
             failures += 1
-            give_up_or_wait(error, what, failures, pause, patience)
+            give_up_or_wait(error, what, failures, pause, patience or BRIEF)
 
 
 def give_up_or_wait(error: TransientError, what: str, failures: int, pause: Pause, patience: Patience) -> None:

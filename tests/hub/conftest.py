@@ -69,7 +69,9 @@ def here(hub: LoopbackHub, hub_client: ModuleType, monkeypatch: pytest.MonkeyPat
     """The hub, as what dataprep inside the test's own process takes for the hub."""
     from huggingface_hub import constants
 
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, hub.url)
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     return hub
 
 

@@ -17,7 +17,7 @@ from dataprep import contents, fetching
 from dataprep.errors import SourceError
 
 REPO = "HuggingFaceTB/smollm-corpus"
-TEXTS = [f"def f{i}(x):\n    return x + {i}\n".encode() for i in range(95)]
+TEXTS = [f"def f{i}(x):\n    return x + {i}\n".encode() for i in range(45)]
 
 
 def key(text):
@@ -32,10 +32,10 @@ def ids(texts):
 
 @pytest.fixture
 def corpus(here, s3, monkeypatch):
-    """python-edu in two files of ids, and its texts in a bucket; pieces of 20 rows."""
-    monkeypatch.setattr(contents, "PIECE_ROWS", 20)
+    """python-edu in two files of ids, and its texts in a bucket; pieces of 10 rows."""
+    monkeypatch.setattr(contents, "PIECE_ROWS", 10)
     monkeypatch.setattr(contents.Fetching, "patience", contents.Patience(attempts=3, first_seconds=0.01))
-    files = {f"python-edu/train-0000{i}-of-00002.parquet": ids(TEXTS[i * 50 : i * 50 + 50]) for i in range(2)}
+    files = {f"python-edu/train-0000{i}-of-00002.parquet": ids(TEXTS[i * 25 : i * 25 + 25]) for i in range(2)}
     here.add("datasets", REPO, files)
     for text in TEXTS:
         s3(f"softwareheritage/content/{key(text)}", gzip.compress(text))
@@ -52,7 +52,7 @@ def test_texts_are_fetched_and_come_out_in_order(corpus, tmp_path):
 
     assert documents(result) == [text.decode() for text in TEXTS]
     assert [file.name.rpartition("/")[2] for file in result.manifest.recipe.files] == [
-        f"{first:012d}.parquet" for first in (0, 20, 40, 0, 20, 40)
+        f"{first:012d}.parquet" for first in (0, 10, 20, 0, 10)
     ]
     assert all(file.checksum for file in result.manifest.recipe.files)
     assert dataprep.run("python-edu", "sample", tmp_path).fresh is False
@@ -79,7 +79,7 @@ def test_what_is_there_is_not_fetched_again(corpus, tmp_path, monkeypatch):
 
     def stop(fetching_, keys):
         asked.extend(keys)
-        if len(asked) > 50:
+        if len(asked) > 25:
             raise SourceError("stopped")
         return original(fetching_, keys)
 
@@ -98,15 +98,15 @@ def test_what_is_there_is_not_fetched_again(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(contents, "_fetch", note)
     result = dataprep.run("python-edu", "sample", tmp_path)
 
-    assert len(documents(result)) == 95
-    assert len(again) == 95 - sum(pq.read_metadata(path).num_rows for path in there)
+    assert len(documents(result)) == 45
+    assert len(again) == 45 - sum(pq.read_metadata(path).num_rows for path in there)
 
 
 def test_a_bucket_that_gives_nothing_is_an_error_not_a_corpus_of_rejects(here, s3, tmp_path):
     s3("softwareheritage/other", b"")
     here.add("datasets", REPO, {"python-edu/train-00000-of-00001.parquet": ids(TEXTS)})
     with pytest.raises(
-        SourceError, match=r"gives none of 95 texts, among them s3://softwareheritage/content/[0-9a-f]+"
+        SourceError, match=r"gives none of 45 texts, among them s3://softwareheritage/content/[0-9a-f]+"
     ):
         dataprep.run("python-edu", "sample", tmp_path)
 
@@ -123,8 +123,8 @@ def test_the_record_of_texts_is_of_these_ids(corpus, here, tmp_path):
     """Other ids under the same name are other texts."""
     fetching.download("python-edu", tmp_path)
     done = sorted(path for path in tmp_path.rglob("*.parquet.json"))
-    assert [len(json.loads(path.read_text())["pieces"]) for path in done] == [3, 3]
+    assert [len(json.loads(path.read_text())["pieces"]) for path in done] == [3, 2]
     value = json.loads(done[0].read_text())
     Path(done[0]).write_text(json.dumps({**value, "ids": "sha256:other"}))
 
-    assert len(documents(dataprep.run("python-edu", "sample", tmp_path))) == 95
+    assert len(documents(dataprep.run("python-edu", "sample", tmp_path))) == 45

@@ -91,7 +91,7 @@ def test_kill_it_while_it_downloads_and_run_it_again(hub, fineweb, hub_environme
     expected = pair_of(dataprep_cli(*RUN, "-o", "whole").stdout.strip())
     needed = sum(content.size for content in fineweb.commits[fineweb.branches["main"]].values())
     looked = hub.served() - needed
-    hub.rate_bytes_per_second = 1_500_000
+    hub.rate_bytes_per_second = 4_000_000
     for seed in range(number):
         draw, output, before, kills = random.Random(seed), tmp_path / f"out{seed}", hub.served(), 0
         keep = draw.choice(["true", "false"])

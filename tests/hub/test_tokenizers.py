@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from dataprep import web
+from dataprep.errors import SourceError, SpecError
+from dataprep.planning import resolve
+
 SAMPLE = Path(__file__).parents[2] / "tokenizers" / "sample" / "tokenizer.json"
 CONFIG = json.dumps({"eos_token": "<|endoftext|>"}).encode()
 FILES = {"tokenizer.json": SAMPLE, "tokenizer_config.json": CONFIG, "model.safetensors": b"w" * 1000}
@@ -17,6 +21,18 @@ FILES = {"tokenizer.json": SAMPLE, "tokenizer_config.json": CONFIG, "model.safet
 def text(tmp_path):
     (tmp_path / "in.jsonl").write_text('{"text": "x"}\n')
     return "in.jsonl"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """No waiting between attempts."""
+    monkeypatch.setattr(web, "BRIEF", web.Patience(attempts=4, first_seconds=0.001))
+
+
+@pytest.fixture
+def identity(here, text, tmp_path):
+    """What a tokenizer is resolved to: `identity("org/name")`."""
+    return lambda name: resolve(str(tmp_path / text), name, tmp_path / "out").recipe.tokenizer
 
 
 def planned(done):
@@ -57,28 +73,26 @@ def test_offline_says_what_is_missing(hub, dataprep_cli, text):
     assert not hub.requests
 
 
-def test_a_revision_may_be_named(hub, dataprep_cli, text):
-    repo = hub.add("models", "org/name", FILES)
+def test_a_revision_may_be_named(here, identity):
+    repo = here.add("models", "org/name", FILES)
     old = repo.branches["main"]
     repo.commit({**FILES, "tokenizer_config.json": b'{"eos_token": "the"}'})
 
-    assert planned(dataprep_cli("plan", text, "-t", f"org/name@{old}", "--json"))["eod_text"] == "<|endoftext|>"
-    assert planned(dataprep_cli("plan", text, "-t", "org/name", "--json"))["eod_text"] == "the"
-    done = dataprep_cli("plan", text, "-t", "org/name@nope")
-    assert done.returncode == 1
-    assert "org/name has no revision 'nope'" in done.stderr
+    assert identity(f"org/name@{old}").eod_text == "<|endoftext|>"
+    assert identity("org/name").eod_text == "the"
+    with pytest.raises(SourceError, match="org/name has no revision 'nope'"):
+        identity("org/name@nope")
 
 
-def test_the_type_follows_from_the_files_there_are(hub, dataprep_cli, text, pair, spm):
-    hub.add("models", "org/pair", {p.name: p for p in pair.path.iterdir()})
-    hub.add("models", "org/spm", {p.name: p for p in spm.path.iterdir()})
-    hub.add("models", "org/none", {"README.md": b"# nothing", "config.json": b"{}"})
+def test_the_type_follows_from_the_files_there_are(here, identity, pair, spm):
+    here.add("models", "org/pair", {p.name: p for p in pair.path.iterdir()})
+    here.add("models", "org/spm", {p.name: p for p in spm.path.iterdir()})
+    here.add("models", "org/none", {"README.md": b"# nothing", "config.json": b"{}"})
 
-    assert planned(dataprep_cli("plan", text, "-t", "org/pair", "--json"))["type"] == "GPT2BPETokenizer"
-    assert planned(dataprep_cli("plan", text, "-t", "org/spm", "--json"))["type"] == "Llama2Tokenizer"
-    done = dataprep_cli("plan", text, "-t", "org/none")
-    assert done.returncode == 2
-    assert "org/none holds no tokenizer" in done.stderr
+    assert identity("org/pair").type == "GPT2BPETokenizer"
+    assert identity("org/spm").type == "Llama2Tokenizer"
+    with pytest.raises(SpecError, match="org/none holds no tokenizer"):
+        identity("org/none")
 
 
 def test_a_gated_repository_says_which_page_to_accept_and_where_a_token_goes(hub, dataprep_cli, text, tmp_path):
@@ -104,34 +118,30 @@ def test_a_gated_repository_says_which_page_to_accept_and_where_a_token_goes(hub
     assert not [request for request in hub.requests if request.cdn and request.authorization]
 
 
-def test_an_unknown_repository_and_an_unreachable_hub_are_one_message(hub, dataprep_cli, text):
-    unknown = dataprep_cli("plan", text, "-t", "org/unknown")
-    assert unknown.returncode == 1
-    assert "the hub has no model org/unknown, or it is private" in unknown.stderr
-    away = dataprep_cli("plan", text, "-t", "org/name", HF_ENDPOINT="http://127.0.0.1:9")
-    assert away.returncode == 1
-    assert "cannot fetch hf://org/name@main: ConnectError" in away.stderr
-    assert "Traceback" not in unknown.stderr + away.stderr
+def test_an_unknown_repository_and_an_unreachable_hub_are_one_message(here, identity, monkeypatch):
+    from huggingface_hub import constants
+
+    with pytest.raises(SourceError, match="the hub has no model org/unknown, or it is private"):
+        identity("org/unknown")
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(SourceError, match=r"cannot fetch hf://org/name@main: ConnectError .*--offline"):
+        identity("org/name")
 
 
 @pytest.mark.parametrize("fault", ["corrupt", "reset", "status"])
-def test_what_came_is_checked_and_tried_again(hub, dataprep_cli, text, fault):
-    hub.add("models", "org/name", FILES)
-    injected = hub.fault(fault, "*tokenizer.json", at=None if fault == "status" else 100_000)
+def test_what_came_is_checked_and_tried_again(here, identity, fault):
+    here.add("models", "org/name", FILES)
+    injected = here.fault(fault, "*tokenizer.json", at=None if fault == "status" else 100_000)
 
-    found = planned(dataprep_cli("plan", text, "-t", "org/name", "--json"))
-
+    assert identity("org/name").vocab_size == 8192
     assert injected.fired == 1
-    assert found["vocab_size"] == 8192
 
 
-def test_a_tokenizer_that_stays_damaged_is_never_used(hub, dataprep_cli, text, tmp_path):
-    hub.add("models", "org/name", FILES)
-    hub.fault("corrupt", "*tokenizer.json", at=100_000, times=-1)
+def test_a_tokenizer_that_stays_damaged_is_never_used(here, identity, tmp_path):
+    here.add("models", "org/name", FILES)
+    here.fault("corrupt", "*tokenizer.json", at=100_000, times=-1)
 
-    done = dataprep_cli("plan", text, "-t", "org/name")
-
-    assert done.returncode == 1
-    assert "what came is not what the listing says" in done.stderr
-    kept = [Path(root, name) for root, _, names in os.walk(tmp_path / "hf-home") for name in names]
+    with pytest.raises(SourceError, match="what came is not what the listing says"):
+        identity("org/name")
+    kept = [Path(root, name) for root, _, names in os.walk(tmp_path / "hf-cache") for name in names]
     assert not [path for path in kept if path.stat().st_size == SAMPLE.stat().st_size]
