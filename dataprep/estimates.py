@@ -48,11 +48,17 @@ class Estimate(Model):
     fetch_seconds: float
 
 
-def estimate(recipe: Recipe, runtime: Runtime) -> Estimate:
-    """What a recipe will take; looks into the first file for how much of it is text, where that can be told."""
+def estimate(recipe: Recipe, runtime: Runtime, ask: bool = True) -> Estimate:
+    """What a recipe will take.
+
+    Args:
+        recipe: its files and dtype.
+        runtime: workers, connections, keep_raw.
+        ask: look into the first file, afar, for how much of it is text, where that can be told.
+    """
     num_bytes = sum(file.num_bytes for file in recipe.files)
     fetched = sum(file.num_bytes for file in recipe.files if file.url is not None)
-    text = int(num_bytes * _text_share(recipe))
+    text = int(num_bytes * _text_share(recipe, ask))
     tokens = int(text / BYTES_PER_TOKEN)
     pair = tokens * (2 if recipe.dtype == "uint16" else 4)
     largest = max((file.num_bytes for file in recipe.files if file.url is not None), default=0)
@@ -67,9 +73,9 @@ def estimate(recipe: Recipe, runtime: Runtime) -> Estimate:
     )
 
 
-def _text_share(recipe: Recipe) -> float:
+def _text_share(recipe: Recipe, ask: bool) -> float:
     first = recipe.files[0]
-    if first.url is not None and first.format == "parquet":
+    if ask and first.url is not None and first.format == "parquet":
         try:
             columns = look(first)
         except SourceError:

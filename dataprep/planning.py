@@ -81,6 +81,8 @@ def resolve(
     policy = TokenPolicy.from_json(given.get("policy", {}), "policy settings")
     if limit is not None and limit < 1:
         raise SpecError(f"--limit {limit}: expected a number of documents, at least 1")
+    arguments = [corpus] if isinstance(corpus, str) else list(corpus)
+    catalog.find_corpus(arguments, given)  # a misspelt one is said before anything is fetched
     spec, place = catalog.find_tokenizer(tokenizer, given.get("tokenizer", {}))
     identity = identify(spec, place)
     if policy.eod == "append" and identity.eod_id is None:

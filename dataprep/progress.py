@@ -120,13 +120,18 @@ class Lines(Meter):
         self._next = now + LINE_SECONDS
         passed = now - self.start
         share = min(1.0, self.done / max(1, self.total))
-        left = (self.total - self.done) * passed / max(1, self.done - self.skipped)
         counts = f", {self.counts}" if self.counts else ""
         print(
-            f"{self.name}: {share:.0%}, {passed:.0f} s, about {max(0, left):.0f} s left{counts}",
+            f"{self.name}: {share:.0%}, {passed:.0f} s{self._left(passed)}{counts}",
             file=sys.stderr,
             flush=True,
         )
+
+    def _left(self, passed: float) -> str:
+        """About how long it will still take: what takes longer of working and fetching; '' while nobody knows."""
+        rates = [(self.total - self.done, self.done - self.skipped), (self.to_fetch - self.fetched, self.fetched)]
+        left = [to_do * passed / done for to_do, done in rates if done > 0]
+        return f", about {max(0.0, *left):.0f} s left" if left else ""
 
 
 @contextlib.contextmanager

@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from dataprep.estimates import estimate
 from dataprep.indexed import bin_path, idx_path
 from dataprep.layout import RawFolder
 from dataprep.sources import check_unchanged, remember, with_checksum
 from dataprep.stages import tokenize
 from dataprep.stages.download import Downloads
-from dataprep.storage import checksum, explain
+from dataprep.storage import checksum, existing, explain
 from dataprep.units import Plan
 
 if TYPE_CHECKING:
@@ -83,12 +85,26 @@ class Supply:
                 todo += files
         if self.done:
             log.info("resuming: %d of %d units are already done", len(self.done), len(self.known()))
-        if self._downloads is None:
-            return 0
-        missing = self._downloads.missing(todo)
-        self._downloads.check_room(missing)
-        self._downloads.start(missing)
+        missing = self._downloads.missing(todo) if self._downloads is not None else []
+        if self._downloads is not None:
+            self._downloads.check_room(missing)
+        if not self.done:
+            self._warn_of_a_small_disk()
+        if self._downloads is not None:
+            self._downloads.start(missing)
         return sum(self._request.recipe.files[i].num_bytes for i in missing)
+
+    def _warn_of_a_small_disk(self) -> None:
+        """Say so if the dataset may not fit; only about, so that it stops nothing."""
+        guess = estimate(self._request.recipe, self._request.runtime, ask=False)
+        free = shutil.disk_usage(existing(self._request.layout.output)).free
+        if free < guess.disk_bytes:
+            log.warning(
+                "%s: about %.1f GB will be needed while this runs, %.1f GB are free",
+                self._request.layout.output,
+                guess.disk_bytes / 1e9,
+                free / 1e9,
+            )
 
     def units(self, number: int) -> list[Unit]:
         """The units of a group; waits for its files unless all of them are done.
