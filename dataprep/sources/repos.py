@@ -15,7 +15,6 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from fsspec.utils import glob_translate
 
 from dataprep import hub
 from dataprep.errors import SourceError, SpecError
@@ -43,7 +42,7 @@ def list_repo(source: HubSource, reader: ReaderSpec, output: Path) -> Listing:
     repo = hub.commit(Repo(source.repo, source.type, source.revision))
     globs = source.globs
     found = matching(repo, globs) if globs else by_card(repo, source.subset)
-    kept = [file for file in found if not _any_match(file.path, source.exclude)]
+    kept = [file for file in found if not any_match(file.path, source.exclude)]
     if not kept:
         wanted = ", ".join(globs) or "data that dataprep can read"
         raise SpecError(f"{repo.id} holds no file of {wanted}; see {repo.page}/tree/{repo.revision}")
@@ -83,7 +82,7 @@ def matching(repo: Repo, globs: Sequence[str]) -> list[RepoFile]:
     roots = [f for f in folders if not any(f != g and (g == "" or f.startswith(g + "/")) for g in folders)]
     there = {file.path: file for root in roots for file in hub.tree(repo, root)}
     wanted = [*globs, *(f"{glob.rstrip('/')}/**" for glob in globs if not set(glob) & set("*?["))]
-    return [file for path, file in there.items() if _any_match(path, wanted)]
+    return [file for path, file in there.items() if any_match(path, wanted)]
 
 
 def _fixed_part(glob: str) -> str:
@@ -97,7 +96,10 @@ def _fixed_part(glob: str) -> str:
     return "/".join(fixed)
 
 
-def _any_match(path: str, globs: Iterable[str]) -> bool:
+def any_match(path: str, globs: Iterable[str]) -> bool:
+    """Whether a path matches one of some globs; ``*`` stays within a folder, ``**`` crosses them."""
+    from fsspec.utils import glob_translate  # 50 ms, for those who do not read files of their own
+
     return any(re.fullmatch(glob_translate(glob), path) for glob in globs)
 
 

@@ -11,13 +11,11 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from fsspec.utils import glob_translate
-
 from dataprep import objects, web
 from dataprep.errors import SourceError, SpecError
 from dataprep.layout import RawFolder
 from dataprep.readers import format_by_name
-from dataprep.sources.repos import is_inside
+from dataprep.sources.repos import any_match, is_inside
 from dataprep.specs import Listing, SourceFile
 from dataprep.web import Pause, persist
 
@@ -33,7 +31,7 @@ def list_urls(source: UrlsSource, reader: ReaderSpec, output: Path) -> Listing:
     found = {one.url: one for url in source.urls for one in _look(url)}
     folder = _common_folder(list(found))
     named = {_name(url, folder): one for url, one in found.items()}
-    kept = {name: one for name, one in named.items() if not any(_matches(name, glob) for glob in source.exclude)}
+    kept = {name: one for name, one in named.items() if not any_match(name, source.exclude)}
     if not kept:
         raise SpecError(f"no file is left of {', '.join(source.urls)} after exclude: {', '.join(source.exclude)}")
     unknown = set(source.sha256) - set(kept)
@@ -72,10 +70,6 @@ def _name(url: str, folder: str) -> str:
     if not name:
         raise SpecError(f"{url} ends without the name of a file")
     return name
-
-
-def _matches(name: str, glob: str) -> bool:
-    return re.fullmatch(glob_translate(glob), name) is not None
 
 
 def _look(url: str) -> list[Found]:
