@@ -85,6 +85,8 @@ def inspect(prefix: str | Path) -> dict[str, Any]:
         tokenizer = manifest.recipe.tokenizer
         result |= {
             "corpus": manifest.recipe.corpus,
+            "origin": manifest.recipe.origin,
+            "license": manifest.recipe.license,
             "tokenizer": {key: value for key, value in tokenizer.to_json().items() if key != "files"},
             "policy": manifest.recipe.policy.to_json(),
             "counts": manifest.counts.to_json(),
@@ -205,6 +207,7 @@ def _run_status(work: Path) -> dict[str, Any]:
     try:
         recipe = json.loads((work / "recipe.json").read_text(encoding="utf-8"))
         plan, units = _plan(work / "plan.jsonl")
+        fetched = [file for file in recipe["files"] if file.get("url")]
         events = (
             (work / "events.jsonl").read_text(encoding="utf-8").splitlines() if (work / "events.jsonl").exists() else []
         )
@@ -229,6 +232,8 @@ def _run_status(work: Path) -> dict[str, Any]:
         "state": state,
         "units_done": units if published else done,
         "units": units,
+        "files_here": sum(1 for file in fetched if published or os.path.exists(file["path"])),
+        "files_to_fetch": len(fetched),
         "holder": held_by,
         "last_event": last,
         "prefix": str(layout.prefix) if published else None,

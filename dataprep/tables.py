@@ -93,6 +93,8 @@ def status(found: list[dict[str, Any]]) -> Iterable[str]:
         holder = f"  by {entry['holder']}" if entry["holder"] else ""
         prefix = f"  {entry['prefix']}" if entry["prefix"] else ""
         units = f"{entry['units_done']:,} of {entry['units']:,} units"
+        if entry["files_to_fetch"] and not entry["prefix"]:
+            units += f", {entry['files_here']:,} of {entry['files_to_fetch']:,} files here"
         yield f"{entry['corpus']}-{entry['tokenizer']}  {entry['state']}  {units}{holder}{prefix}"
 
 
@@ -121,6 +123,8 @@ def inspection(value: dict[str, Any]) -> Iterator[str]:
         rows["made of"] = (
             f"{value['corpus']} with {tokenizer_['name']} ({tokenizer_['type']}, EOD {tokenizer_['eod_text']})"
         )
+        if value["origin"]:
+            rows["from"] = f"{value['origin']}  ({value['license'] or 'no licence stated'})"
     return _table(rows)
 
 

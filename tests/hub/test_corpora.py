@@ -17,7 +17,7 @@ import pytest
 import zstandard
 
 import dataprep
-from dataprep import fetching, planning
+from dataprep import fetching, planning, runner, watcher
 from dataprep.catalog import names
 from dataprep.errors import SourceError, SpecError
 from dataprep.specs import load_yaml
@@ -210,6 +210,14 @@ def test_the_branch_is_resolved_once_and_a_new_commit_is_a_new_dataset_only_if_i
 
     assert second.prefix != first.prefix
     assert decoded(second)[:40] == texts(40, 9)
+
+
+def test_a_branch_that_moves_between_listing_and_download_changes_nothing(here, tmp_path):
+    repo, expected = put(here, "fineweb")
+    request = planning.resolve("fineweb", "sample", tmp_path / "out")
+    repo.commit({**ELSEWHERE, **{name: parquet(texts(40, 9)) for name in LAYOUTS["fineweb"]}})
+
+    assert decoded(runner.execute(request, watcher.Silent())) == expected
 
 
 def test_offline_runs_go_by_what_was_fetched_and_say_what_is_missing(here, tmp_path, monkeypatch, bpe):

@@ -111,6 +111,16 @@ def test_kill_it_while_it_downloads_and_run_it_again(hub, fineweb, hub_environme
         assert not list(output.glob("raw/*/parts/*"))
 
 
+def test_two_runs_at_once_fetch_each_file_once(hub, fineweb, hub_environment, bpe, tmp_path):
+    hub.rate_bytes_per_second = 3_000_000
+    processes = [start(hub_environment, tmp_path, *RUN[:2], "-t", name) for name in ("sample", str(bpe.path))]
+    done = [(*process.communicate(timeout=60), process.returncode) for process in processes]
+
+    assert [code for *_, code in done] == [0, 0], done
+    assert [len(dataprep.open_dataset(out.strip())) for out, *_ in done] == [12_000, 12_000]
+    assert hub.served() == sum(content.size for content in fineweb.commits[fineweb.branches["main"]].values())
+
+
 def test_ctrl_c_while_it_downloads_is_one_line_and_130(hub, fineweb, hub_environment, tmp_path, dataprep_cli):
     hub.rate_bytes_per_second = 500_000
     process = start(hub_environment, tmp_path, *RUN)

@@ -14,7 +14,7 @@ import time
 import pytest
 from loopback_probe import until
 
-from dataprep import transfer
+from dataprep import parts, transfer
 from dataprep.errors import Cancelled, OutputError, SourceError
 from dataprep.layout import RawFolder
 from dataprep.lines import Lines
@@ -283,6 +283,21 @@ def test_what_a_killed_process_had_is_gone_on_with(here, hub_environment, repo, 
     assert held(folder, want) == DATA
     assert here.served() == SIZE
     assert not list(folder.parts.iterdir())
+
+
+def test_a_part_of_another_machine_is_taken_over_once_it_is_idle(here, repo, folder):
+    want = wanted(repo)
+    folder.parts.mkdir(parents=True)
+    left = folder.parts / f"{folder.part(want.name, want.identity)}elsewhere-17-0a1b2c3d"
+    left.write_bytes(DATA[:2_000_000])
+    assert parts._is_alive(left), "its lock may mean nothing here, and it was written to lately"
+    os.utime(left, (time.time() - 100, time.time() - 100))
+
+    fetch(folder, want)
+
+    assert held(folder, want) == DATA
+    assert here.served() == SIZE - 2_000_000
+    assert not left.exists()
 
 
 def test_who_finds_a_live_download_waits_for_it(here, hub_environment, repo, folder):
