@@ -132,6 +132,9 @@ def test_list_and_status(folder, made):
         (["run", "nosuchcorpus", "-t", "sample"], 2, "unknown corpus"),
         (["run", "in.jsonl", "-t", "nosuchtokenizer"], 2, "unknown tokenizer"),
         (["run", "in.jsonl"], 2, "--tokenizer"),
+        (["run", "fineweb:sample-1BT", "-t", "gpt2"], 2, "no subset 'sample-1BT'; there are sample-10BT"),
+        (["plan", "fineweb", "-t", "sample", "--offline"], 1, "offline, and"),
+        (["download", "frontier-mix"], 2, "is a mixture of corpora"),
         (
             ["run", "in.jsonl", "-t", "sample", "--set", "reader.txt=x"],
             2,

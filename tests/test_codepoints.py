@@ -119,7 +119,10 @@ def _code_points(stop: int) -> list[int]:
     return [code for code in range(0x80, stop) if not 0xD800 <= code < 0xE000]
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+FEW = ("gpt2", "cl100k")
+
+
+@pytest.mark.parametrize("scheme", [s if s in FEW else pytest.param(s, marks=pytest.mark.slow) for s in SCHEMES])
 def test_engine_and_reference_differ_only_on_the_tables(byte_json, scheme):
     """A part of what the slow test tries: all of the tables, and 1,500 others."""
     text = _tokenizer_json(scheme, byte_json)

@@ -123,14 +123,15 @@ RUNTIMES = [
     pytest.param(
         {"workers": w, "unit_bytes": u, "batch_bytes": b, "engine": e, "processes": p},
         id=f"{w}w-{u}u-{b}b-{e}{'-p' if p else ''}",
+        marks=pytest.mark.slow if slow else (),
     )
-    for w, u, b, e, p in [
-        (1, 1 * MIB, 64 << 10, "gigatoken", False),
-        (2, 100_000, 8 * MIB, "gigatoken", False),
-        (4, 30_000, 64 << 10, "gigatoken", False),
-        (4, 256 * MIB, 32 * MIB, "gigatoken", False),
-        (2, 1 * MIB, 1 << 10, "reference", False),
-        (2, 200_000, 64 << 10, "auto", True),
+    for w, u, b, e, p, slow in [
+        (1, 1 * MIB, 64 << 10, "gigatoken", False, True),
+        (2, 100_000, 8 * MIB, "gigatoken", False, True),
+        (4, 30_000, 64 << 10, "gigatoken", False, False),
+        (4, 256 * MIB, 32 * MIB, "gigatoken", False, True),
+        (2, 1 * MIB, 1 << 10, "reference", False, True),
+        (2, 200_000, 64 << 10, "auto", True, False),
     ]
 ]
 

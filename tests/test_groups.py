@@ -76,8 +76,18 @@ RUNTIMES = [
 ]
 
 
-@pytest.mark.parametrize("policy", ["policy.special_text=encode", "policy.special_text=reject", "policy.empty=keep"])
-@pytest.mark.parametrize("limit", [None, 40, 129, 160])
+FEW = [(None, "policy.special_text=reject"), (129, "policy.empty=keep")]
+POLICIES = ("policy.special_text=encode", "policy.special_text=reject", "policy.empty=keep")
+
+
+@pytest.mark.parametrize(
+    ("limit", "policy"),
+    [
+        pytest.param(limit, policy, marks=() if (limit, policy) in FEW else pytest.mark.slow)
+        for limit in (None, 40, 129, 160)
+        for policy in POLICIES
+    ],
+)
 def test_the_runtime_changes_neither_bytes_nor_counts_and_these_add_up(corpus, tmp_path, policy, limit):
     path, _ = corpus
     found = []
@@ -101,7 +111,7 @@ def test_a_group_with_a_special_string_is_rejected_with_all_its_records(tmp_path
     assert counts.num_empty == 1
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", [RUNTIMES[2], *(pytest.param(r, marks=pytest.mark.slow) for r in RUNTIMES[:2])])
 def test_level_source_makes_the_same_groups_again(corpus, tmp_path, monkeypatch, runtime):
     path, records = corpus
     result = _run(path, tmp_path, *runtime)

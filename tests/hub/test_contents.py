@@ -73,6 +73,7 @@ def test_missing_damaged_and_foreign_texts_are_rejected_and_counted(corpus, here
     assert documents(result) == [text.decode() for text in TEXTS if text not in (TEXTS[7], TEXTS[8])]
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_fetched_again(corpus, tmp_path, monkeypatch):
     asked = []
     original = contents._fetch
@@ -119,6 +120,7 @@ def test_plan_says_that_texts_have_to_be_fetched(corpus, here, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_record_of_texts_is_of_these_ids(corpus, here, tmp_path):
     """Other ids under the same name are other texts."""
     fetching.download("python-edu", tmp_path)

@@ -148,7 +148,7 @@ def test_every_shipped_corpus_of_the_hub_is_fetched_by_its_name(here, tmp_path, 
     assert {request.file for request in here.requests if request.body_bytes and request.data} == set(LAYOUTS[argument])
 
 
-FEW = ["fineweb", "oscar", "Zyda-2:zyda_crossdeduped-filtered"]
+FEW = ["oscar", "Zyda-2:zyda_crossdeduped-filtered"]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_limit_fetches_only_the_files_it_needs(here, tmp_path):
 # --- hf:org/name
 
 
-FORMATS = ("parquet", "arrow", "jsonl.zst")
+FORMATS = ("arrow", "jsonl.zst")
 
 
 def card(configs):

@@ -14,6 +14,9 @@ import pytest
 from loopback_probe import DATA, FILES, ONE, ask, follow, until
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture
 def repo(hub):
     return hub.add("datasets", "org/name", FILES)
