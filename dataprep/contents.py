@@ -183,7 +183,10 @@ def _url(contents: Contents, key: str) -> str:
 def _fetch(fetching: Fetching, keys: list[str]) -> list[bytes | None]:
     """The texts of ids; None where there is none."""
     store, path = objects.open_store(
-        fetching.contents.url, anon=True, config_kwargs={"max_pool_connections": fetching.connections}
+        fetching.contents.url,
+        anon=True,
+        max_concurrency=1,  # s3fs would ask for the size of each first
+        config_kwargs={"max_pool_connections": fetching.connections},
     )
     marker = "{" + fetching.contents.column + "}"
     found: dict[str, bytes | None] = dict.fromkeys(key for key in keys if not key)

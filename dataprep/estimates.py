@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from dataprep.errors import SourceError
@@ -58,6 +59,7 @@ def estimate(recipe: Recipe, runtime: Runtime, ask: bool = True) -> Estimate:
     """
     num_bytes = sum(file.num_bytes for file in recipe.files)
     fetched = sum(file.num_bytes for file in recipe.files if file.url is not None)
+    missing = sum(f.num_bytes for f in recipe.files if f.url is not None and not os.path.exists(f.path))
     text = int(num_bytes * _text_share(recipe, ask))
     tokens = int(text / BYTES_PER_TOKEN)
     pair = tokens * (2 if recipe.dtype == "uint16" else 4)
@@ -69,7 +71,7 @@ def estimate(recipe: Recipe, runtime: Runtime, ask: bool = True) -> Estimate:
         dataset_bytes=pair,
         disk_bytes=raw + 2 * pair,
         tokenize_seconds=text / (WORKER_BYTES_PER_SECOND * runtime.workers),
-        fetch_seconds=fetched / LINE_BYTES_PER_SECOND,
+        fetch_seconds=missing / LINE_BYTES_PER_SECOND,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dataprep.errors import SpecError
 from dataprep.planning import resolve_corpus
 from dataprep.sources import remember
 from dataprep.specs import Runtime, parse_settings
@@ -38,7 +39,11 @@ def download(
         SourceError: some files cannot be had; the others are there.
     """
     given = parse_settings(list(settings))
+    for namespace in sorted(set(given) - {"source", "reader", "runtime"}):
+        raise SpecError(f"--set {namespace}.*: has no effect on a download, which is for any tokenizer; leave it out")
     runtime = Runtime.from_json(given.get("runtime", {}), "runtime settings")
+    if not runtime.keep_raw:
+        raise SpecError("runtime.keep_raw=false: what is downloaded only to be removed; leave it out")
     found, listing = resolve_corpus(corpus, output, given)
     fetch(found, listing, runtime, watcher or Silent())
     return listing

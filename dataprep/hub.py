@@ -15,11 +15,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from dataprep import web
 from dataprep.errors import DataprepError, SourceError
@@ -27,6 +28,8 @@ from dataprep.web import Pause, TransientError, persist
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+log = logging.getLogger(__name__)
 
 RepoType = Literal["dataset", "model"]
 
@@ -83,24 +86,46 @@ def commit(repo: Repo) -> Repo:
 def tree(repo: Repo, folder: str = "") -> list[RepoFile]:
     """All files below a folder; none if there is no such folder.
 
+    Pages are followed at the hub that was asked, whatever origin their links name: a mirror may repeat the original's,
+    and the token is not for others.
+
     Raises:
         SourceError: no permission, no network.
     """
-    from huggingface_hub import RepoFile as Entry
+    from huggingface_hub import constants
+
+    place = f"{constants.ENDPOINT}/api/{repo.type}s/{repo.id}/tree/{quote(repo.revision, safe='')}"
+    place += f"/{quote(folder)}" if folder else ""
+    files: list[RepoFile] = []
+    query: str | None = "recursive=true"
+    while query is not None:
+        entries, query = persist(functools.partial(_page, repo, f"{place}?{query}"), repo.url, Pause())
+        for entry in entries:
+            if entry["type"] == "file":
+                lfs = entry.get("lfs")
+                checksum = f"sha256:{lfs['oid']}" if lfs else f"git-sha1:{entry['oid']}"
+                files.append(RepoFile(entry["path"], entry["size"], checksum))
+    return files
+
+
+def _page(repo: Repo, url: str) -> tuple[list[dict[str, Any]], str | None]:
+    """One page of a listing, and the query of the next one."""
     from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.utils import build_hf_headers
 
-    def entries(api: Any) -> list[Any]:
-        found = api.list_repo_tree(repo.id, folder or None, recursive=True, revision=repo.revision, repo_type=repo.type)
+    with explained(repo), web.transient():
+        headers = build_hf_headers(library_name="dataprep")
+        response = web.client().get(url, headers=headers, timeout=web.timeout_seconds(), follow_redirects=True)
         try:
-            return list(found)
+            web.raise_for_status(response)
         except EntryNotFoundError:
-            return []
-
-    return [
-        RepoFile(entry.path, entry.size, f"sha256:{entry.lfs.sha256}" if entry.lfs else f"git-sha1:{entry.blob_id}")
-        for entry in _ask(repo, entries)
-        if isinstance(entry, Entry)
-    ]
+            return [], None
+        try:
+            entries = response.json()
+        except ValueError as error:
+            raise TransientError("the answer is no JSON") from error
+    link = response.links.get("next", {}).get("url")
+    return entries, urlsplit(link).query if link else None
 
 
 def describe(repo: Repo, paths: Iterable[str]) -> list[RepoFile]:
@@ -129,6 +154,8 @@ def read(repo: Repo, file: RepoFile) -> bytes:
         where, headers = address(url)
         with explained(repo), web.transient():
             response = web.client().get(where, headers=headers, timeout=web.timeout_seconds(), follow_redirects=True)
+            if response.status_code >= 400 and response.history:
+                raise TransientError(web.status_of(response))
             web.raise_for_status(response)
         data: bytes = response.content
         if len(data) != file.num_bytes or not matches(data, file.checksum):
@@ -185,11 +212,11 @@ def _cached(repo: Repo, names: Sequence[str]) -> tuple[Repo, Path, list[str]]:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    found = {
-        name: Path(path)
-        for name in names
-        if isinstance(path := try_to_load_from_cache(repo.id, name, revision=repo.revision, repo_type=repo.type), str)
-    }
+    answers = {n: try_to_load_from_cache(repo.id, n, revision=repo.revision, repo_type=repo.type) for n in names}
+    found = {name: Path(path) for name, path in answers.items() if isinstance(path, str)}
+    unknown = [name for name, path in answers.items() if path is None]
+    if found and unknown:  # another tool may have brought some of them only
+        log.info("offline: the cache does not know whether %s has %s", repo.id, ", ".join(unknown))
     if not found:
         raise SourceError(web.offline_message(f"the tokenizer {repo.id} at {repo.revision}") + f" ({HF_HUB_CACHE})")
     folder = next(iter(found.values())).parent
@@ -245,31 +272,37 @@ def explained(repo: Repo) -> Iterator[None]:
         yield
     except (TransientError, DataprepError):
         raise
-    except errors.GatedRepoError as error:
-        raise SourceError(
-            f"{repo.id} is gated: accept its conditions at {repo.page}, then give your token: `hf auth login`, or the "
-            f"variable HF_TOKEN, or the file {_token_path()}"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise SourceError(
-            f"the hub has no {repo.type} {repo.id}, or it is private: check the name at {repo.page}; if it is private, "
-            f"give your token: `hf auth login`, or the variable HF_TOKEN, or the file {_token_path()}"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise SourceError(f"{repo.id} has no revision {repo.revision!r}; see {repo.page}/tree/main") from error
-    except errors.EntryNotFoundError as error:
-        raise SourceError(f"{repo.id} has no such file; see {repo.page}/tree/{repo.revision}") from error
     except errors.OfflineModeIsEnabled as error:
         raise SourceError(web.offline_message(repo.url)) from error
     except errors.HfHubHTTPError as error:
-        status = error.response.status_code
-        if status in (401, 403):
-            raise SourceError(
-                f"the hub refuses {repo.id} ({status}): check the token in HF_TOKEN or {_token_path()}, and {repo.page}"
-            ) from error
-        raise SourceError(f"the hub refuses {repo.id}: {_first_line(error)}") from error
+        raise SourceError(_refusal(repo, error)) from error
     except errors.HFValidationError as error:
         raise SourceError(f"{repo.id} is no name of a repository: {_first_line(error)}") from error
+    except web.address_errors() as error:  # or an answer that is no JSON
+        raise SourceError(
+            f"cannot ask {repo.page}: {type(error).__name__}: {_first_line(error)}; check HF_ENDPOINT and HF_TOKEN"
+        ) from error
+
+
+def _refusal(repo: Repo, error: Any) -> str:
+    from huggingface_hub import errors
+
+    token = f"give your token: `hf auth login`, or the variable HF_TOKEN, or the file {_token_path()}"
+    if isinstance(error, errors.GatedRepoError):
+        return f"{repo.id} is gated: accept its conditions at {repo.page}, then {token}"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return (
+            f"the hub has no {repo.type} {repo.id}, or it is private: check the name at {repo.page}; if it is private, "
+            f"{token}"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"{repo.id} has no revision {repo.revision!r}; see {repo.page}/tree/main"
+    if isinstance(error, errors.EntryNotFoundError):
+        return f"{repo.id} has no such file; see {repo.page}/tree/{repo.revision}"
+    status = web.status_of(error.response)
+    if error.response.status_code in (401, 403):
+        return f"the hub refuses {repo.id} ({status}): check the token in HF_TOKEN or {_token_path()}, and {repo.page}"
+    return f"the hub refuses {repo.id}: {status}; see {repo.page}"
 
 
 def _first_line(error: Exception) -> str:

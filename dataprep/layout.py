@@ -162,6 +162,12 @@ class RawFolder:
     def contents(self) -> Path:
         return self.path / "contents"
 
+    def siblings(self) -> list[RawFolder]:
+        """Folders of the same place at other commits, or of another list of addresses there."""
+        begin = self.path.name.rpartition("-")[0]
+        found = sorted(self.path.parent.glob(f"{begin}-????????"))
+        return [RawFolder(path) for path in found if path != self.path]
+
     def part(self, name: str, identity: str) -> str:
         """What the names of a file's parts begin with."""
         return hashlib.sha256(f"{name}\n{identity}".encode()).hexdigest()[:24] + MARK

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
-import re
 import secrets
 import socket
 import threading
@@ -48,6 +48,11 @@ class Wanted:
     url: str
     num_bytes: int
     checksum: str | None
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the source states what the content must be."""
+        return (self.checksum or "").startswith(("sha256:", "git-sha1:"))
 
     @property
     def identity(self) -> str:
@@ -106,12 +111,13 @@ class Part:
                 try:
                     longest = max(left, key=lambda p: p.stat().st_size)
                     os.rename(longest, path)
+                    os.utime(path)  # lately written to, so alive, until it is locked
                 except FileNotFoundError:
                     return None
             fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             with contextlib.suppress(OSError):  # a file system without locks: then idle time tells
                 fcntl.flock(fd, fcntl.LOCK_EX)  # who only looks holds it for an instant
-            os.utime(fd)  # a sign of life for machines that do not see the lock
+            os.utime(fd)  # the same for machines that do not see the lock
             return cls(path, fd, wanted)
 
     @property
@@ -142,11 +148,16 @@ class Part:
         whole = self.position == self._wanted.num_bytes == os.fstat(self._fd).st_size
         return whole and self._digests.agree(self._wanted.checksum)
 
-    def publish(self, path: Path) -> None:
+    def publish(self, path: Path) -> bool:
+        """Give it its name; False where somebody who took this process for dead has taken it over."""
         with explain(path, "finish"):
             os.fsync(self._fd)
-            os.replace(self.path, path)
+            try:
+                os.replace(self.path, path)
+            except FileNotFoundError:
+                return False
             sync_folder(path.parent)
+        return True
 
     def discard(self) -> None:
         with contextlib.suppress(OSError):
@@ -195,7 +206,10 @@ def _take(folder: RawFolder, begin: str, wanted: Wanted) -> Part | None:
         there = [p for p in folder.parts.iterdir() if p.name.startswith(begin)]
     if any(_is_alive(p) for p in there):
         return None
-    part = Part.open(folder.parts / (begin + _owner()), wanted, there)
+    # What nothing can prove is gone on with only where the kernel that wrote it still runs: after a power failure there
+    # may be zeros in it.
+    trusted = there if wanted.is_proven else [p for p in there if _boot_of(p) == _boot()]
+    part = Part.open(folder.parts / (begin + _owner()), wanted, trusted)
     if part is None:
         return None
     rivals = [p for p in folder.parts.iterdir() if p.name.startswith(begin) and p.name < part.path.name]
@@ -205,31 +219,41 @@ def _take(folder: RawFolder, begin: str, wanted: Wanted) -> Part | None:
     return part
 
 
-def _host() -> str:
-    return re.sub(r"[^A-Za-z0-9.]", "_", socket.gethostname())
+@functools.cache
+def _boot() -> str:
+    """Which machine, and since when it has been running."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").replace("-", "")[:16]
+    except OSError:
+        return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:16]
 
 
 def _owner() -> str:
-    return f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{_boot()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _boot_of(path: Path) -> str:
+    return path.name.rpartition(MARK)[2].partition("-")[0]
 
 
 def _is_alive(path: Path) -> bool:
     """Whether somebody is writing a part: holds its lock, or, on another machine, wrote to it lately."""
+    here = _boot_of(path) == _boot()
     try:
         with path.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
-            except OSError:
-                pass
+            except OSError:  # a file system without locks
+                here = False
             idle = time.time() - os.fstat(file.fileno()).st_mtime
     except FileNotFoundError:
         return False
-    host, pid, _ = path.name.rpartition(MARK)[2].rsplit("-", 2)
-    if host != _host():
+    pid = int(path.name.rsplit("-", 2)[1])
+    if not here:
         return idle < IDLE_SECONDS
-    return int(pid) != os.getpid() and _is_running(int(pid)) and idle < LOCKING_SECONDS
+    return pid != os.getpid() and _is_running(pid) and idle < LOCKING_SECONDS
 
 
 def _is_running(pid: int) -> bool:

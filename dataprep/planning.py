@@ -90,6 +90,9 @@ def resolve(
     if policy.bos == "always" and identity.bos_id is None:
         raise SpecError(f"policy.bos=always: the tokenizer {identity.name} has no BOS token; use auto or never")
     found, listing = resolve_corpus(corpus, output, given)
+    for key in ("keep_raw", "connections"):
+        if key in given.get("runtime", {}) and listing.raw is None:
+            raise SpecError(f"runtime.{key} has no effect: the corpus {found.name} is here already; leave it out")
     recipe = Recipe(
         corpus=found.name,
         origin=listing.origin,
@@ -126,7 +129,7 @@ def resolve_corpus(
     work = os.path.join(os.path.abspath(output), "work", "")
     if any(file.path.startswith(work) for file in listing.files):
         raise SpecError(f"the output {os.path.abspath(output)} lies among the input; choose another --output")
-    if listing.text is not None:
+    if listing.text is not None and "text" not in found.reader.model_fields_set:
         found = found.model_copy(update={"reader": found.reader.model_copy(update={"text": listing.text})})
     return found, listing
 

@@ -13,12 +13,11 @@ from urllib.parse import urlsplit
 
 from dataprep import hub, objects, web
 from dataprep.errors import SourceError
+from dataprep.parts import Wanted
 from dataprep.web import Pause, TransientError, asked_wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from dataprep.parts import Wanted
 
 
 class RangesIgnoredError(TransientError):
@@ -130,7 +129,7 @@ class Requests:
         if length is not None and int(length) != size:
             kind = response.headers.get("content-type", "unknown")
             raise TransientError(f"expected {size:,} bytes, got {int(length):,} of type {kind}")
-        if isinstance(sink, Piece):
+        if isinstance(sink, Piece) and (sink.start, sink.stop) != (0, size):
             raise RangesIgnoredError("the server ignores ranges")
         if sink.position:
             sink.restart()
@@ -143,8 +142,7 @@ def _refused(response: Any, sink: Sink, direct: bool) -> None:
     expired = (direct or bool(response.history)) and "x-error-code" not in response.headers
     if expired or response.status_code in (416, *web.TRANSIENT):
         response.read()
-        reason = f"{response.status_code} {response.reason_phrase}".strip()
-        raise TransientError(reason, asked_wait(response.headers))
+        raise TransientError(web.status_of(response), asked_wait(response.headers))
     web.raise_for_status(response)
 
 
@@ -153,33 +151,32 @@ def address(url: str) -> tuple[str, dict[str, str]]:
     return hub.address(url) if url.startswith("hf:") else (url, web.PLAIN)
 
 
-def peek(url: str, start: int, stop: int) -> bytes:
+def peek(url: str, num_bytes: int, start: int, stop: int) -> bytes:
     """Bytes of a file afar, to look at: what comes is not proven, and not kept.
 
     Args:
         url: its address.
-        start, stop: which bytes; all of them have to exist.
+        num_bytes: its size.
+        start, stop: which bytes.
 
     Raises:
         SourceError: they cannot be had.
+        RangesIgnoredError: only the whole file can be had.
     """
-    web.check_online(url)
-    if urlsplit(url).scheme not in ("hf", "http", "https"):
-        return web.persist(lambda: b"".join(objects.blocks(url, start, stop, None)), url, Pause())
+    piece = Piece(start, stop)
+    requests = Requests(Wanted(url, url, num_bytes, None), Pause(), lambda n: None)
+    ignored: list[RangesIgnoredError] = []
 
-    def get() -> bytes:
-        where, headers = address(url)
-        headers = headers | {"Range": f"bytes={start}-{stop - 1}"}
-        with explained(url), web.transient():
-            response = web.client().get(where, headers=headers, timeout=web.timeout_seconds(), follow_redirects=True)
-            web.raise_for_status(response)
-        data: bytes = response.content
-        data = data[start:stop] if response.status_code == 200 else data
-        if len(data) != stop - start:
-            raise TransientError(f"asked for {stop - start:,} bytes, got {len(data):,}")
-        return data
+    def get() -> None:
+        try:
+            requests.get(piece)
+        except RangesIgnoredError as error:
+            ignored.append(error)
 
-    return web.persist(get, url, Pause())
+    web.persist(get, url, Pause())
+    if ignored:
+        raise ignored[0]
+    return bytes(piece.data)
 
 
 @contextlib.contextmanager
@@ -196,8 +193,7 @@ def explained(url: str) -> Iterator[None]:
     except HfHubHTTPError as error:
         if error.response.status_code in web.TRANSIENT:
             raise
-        status = f"{error.response.status_code} {error.response.reason_phrase}"
-        raise SourceError(f"cannot fetch {url}: {status}; check the address") from error
+        raise SourceError(f"cannot fetch {url}: {web.status_of(error.response)}; check the address") from error
 
 
 def _etag(wanted: Wanted) -> str | None:

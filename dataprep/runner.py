@@ -27,7 +27,7 @@ import numpy as np
 
 import dataprep
 from dataprep.cluster import Cluster
-from dataprep.errors import DataprepError, OutputError, SourceError
+from dataprep.errors import DataprepError, OutputError, SourceError, SpecError
 from dataprep.fetching import fetch
 from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
@@ -90,6 +90,11 @@ def run(
 def execute(request: Request, watcher: Watcher) -> Result:
     """Carry out a resolved request."""
     if request.listing.ids:
+        if request.recipe.limit is not None:
+            raise SpecError(
+                f"--limit: all texts of {request.recipe.corpus} are fetched before the first is tokenized; leave it "
+                f"out, or fetch them once with `dataprep download {request.recipe.corpus}`"
+            )
         fetch(request.corpus, request.listing, request.runtime, watcher)
         request = with_contents(request)
     layout = request.layout
@@ -285,13 +290,17 @@ def _limited(
     """One unit at a time, each told how many documents are still wanted: a limit is for a first look."""
     assert request.recipe.limit is not None
     left = request.recipe.limit
-    for unit in (unit for units in supply for unit in units):
-        limited = unit.model_copy(update={"limit": left})
-        if not supply.is_whole(limited):
-            for _ in cluster.map(work, [limited]):
-                _event(request.layout, "unit", unit=limited.key)
-        yield limited
-        left = request.recipe.limit - merger.counts.num_documents
+    for number, units in enumerate(supply):
+        for unit in units:
+            limited = unit.model_copy(update={"limit": left})
+            if not supply.is_whole(limited):
+                for _ in cluster.map(work, [limited]):
+                    _event(request.layout, "unit", unit=limited.key)
+            yield limited
+            left = request.recipe.limit - merger.counts.num_documents
+            if left <= 0:
+                break
+        supply.used(number)
         if left <= 0:
             return  # before the next unit's file is fetched
 

@@ -200,9 +200,10 @@ def append_line(path: Path, value: dict[str, Any], durable: bool = False) -> Non
 
 def mend_lines(path: Path) -> None:
     """End the last line of a file, which a crash may have cut off, so that the next one is not lost with it."""
-    with explain(path, "append to"), contextlib.suppress(FileNotFoundError), path.open("rb+", buffering=0) as file:
+    with explain(path, "append to"), contextlib.suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
         if file.seek(0, os.SEEK_END) and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
-            file.write(b"\n")
+            with path.open("ab", buffering=0) as end:  # appended, wherever the end is by now
+                end.write(b"\n")
 
 
 def checksum(path: Path, stop: threading.Event | None = None) -> str:

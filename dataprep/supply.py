@@ -58,7 +58,8 @@ class Supply:
         self._stack = contextlib.ExitStack()
         self._downloads: Downloads | None = None
         if request.listing.raw is not None:
-            remember(request.corpus.source, request.listing)
+            if not getattr(request.corpus.source, "contents", None):  # `fetching` has remembered their ids
+                remember(request.corpus.source, request.listing)
             folder = RawFolder(Path(request.listing.raw))
             recipe = request.recipe
             self._downloads = Downloads(folder, recipe.files, recipe.reader, request.runtime, report)
@@ -163,7 +164,10 @@ class Supply:
         """A fetched file with the checksum it was fetched with; one that a limit did not need, as it was listed."""
         file = self._request.recipe.files[index]
         receipt = self._downloads.receipt(index) if self._downloads is not None else None
-        return file if receipt is None else file.model_copy(update={"checksum": f"sha256:{receipt.sha256}"})
+        if receipt is None or file.url is None:
+            return file
+        public = file.url.partition("?")[0]  # what is behind it may be a signature
+        return file.model_copy(update={"checksum": f"sha256:{receipt.sha256}", "url": public})
 
 
 class _Hashing:

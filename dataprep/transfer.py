@@ -11,22 +11,20 @@ What is published has been checked as a whole; what a single answer is believed,
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
-import json
 import logging
 import threading
 from collections import deque
 from concurrent.futures import wait
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dataprep import web
 from dataprep.errors import SourceError
 from dataprep.parts import Digests, Part, Wanted, claim
+from dataprep.receipts import Receipts
 from dataprep.requests import Piece, RangesIgnoredError, Requests
-from dataprep.storage import append_line, explain, make_folder
+from dataprep.storage import explain, make_folder
 from dataprep.web import Patience, TransientError
 
 if TYPE_CHECKING:
@@ -36,6 +34,7 @@ if TYPE_CHECKING:
 
     from dataprep.layout import RawFolder
     from dataprep.lines import Lines
+    from dataprep.receipts import Receipt
     from dataprep.requests import Sink
     from dataprep.web import Pause
 
@@ -43,52 +42,14 @@ log = logging.getLogger(__name__)
 
 PIECE_BYTES = 8 << 20
 """What one request of a large file asks for: a tenth of a second of a fast connection, and small beside a worker's
-memory. As many pieces as there are connections wait in memory for their turn, for each of `LARGE_FILES`."""
+memory."""
 
-LARGE_FILES = 2
-"""Large files at the same time: one that comes in, and the next, so that no connection idles at the end of one."""
+WINDOW = 8
+"""Pieces of a file under way or waiting in memory for their turn. As many large files are fetched at once as it takes
+to keep all connections busy, and one more, so that none idles at the end of a file."""
 
 CORRUPT_ATTEMPTS = 3
 """Whole downloads whose checksum is wrong before the source is called corrupt."""
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """What a fetched file is.
-
-    Attributes:
-        sha256: of its content, 64 hex digits.
-        mtime_ns: when it was published: tells whether somebody has changed it since.
-    """
-
-    name: str
-    num_bytes: int
-    checksum: str | None
-    sha256: str
-    mtime_ns: int
-
-    def fits(self, wanted: Wanted) -> bool:
-        """Whether it is of this very content."""
-        return (self.num_bytes, self.checksum) == (wanted.num_bytes, wanted.checksum)
-
-
-def load_receipts(folder: RawFolder) -> dict[str, Receipt]:
-    """The receipts of a raw folder, by name; the last one counts. A line that a crash cut off is left out."""
-    found: dict[str, Receipt] = {}
-    with contextlib.suppress(FileNotFoundError), folder.receipts.open(encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            with contextlib.suppress(ValueError, TypeError):
-                receipt = Receipt(**json.loads(line))
-                found[receipt.name] = receipt
-    return found
-
-
-def write_receipt(folder: RawFolder, wanted: Wanted, sha256: str) -> Receipt:
-    """Note what a file that was published is."""
-    mtime_ns = (folder.files / wanted.name).stat().st_mtime_ns
-    receipt = Receipt(wanted.name, wanted.num_bytes, wanted.checksum, sha256, mtime_ns)
-    append_line(folder.receipts, receipt.__dict__)
-    return receipt
 
 
 class Fetcher:
@@ -100,6 +61,9 @@ class Fetcher:
         pause: waits, and stops.
         report: called with the number of new bytes.
         patience: how often to try.
+
+    Attributes:
+        receipts: of the raw folder.
     """
 
     def __init__(
@@ -113,7 +77,8 @@ class Fetcher:
         self._folder, self._lines, self._pause, self._report = folder, lines, pause, report
         self._patience = patience or Patience()
         self._numbers = itertools.count()
-        self._large = threading.Semaphore(LARGE_FILES)
+        self._large = threading.Semaphore(1 + -(-lines.number // WINDOW))
+        self.receipts = Receipts(folder)
 
     def fetch(self, wanted: Wanted) -> Receipt:
         """Fetch a file, or find it fetched meanwhile by another process.
@@ -126,27 +91,47 @@ class Fetcher:
         path = self._folder.files / wanted.name
         make_folder(path.parent)
         make_folder(self._folder.parts)
-        part = claim(self._folder, wanted, self._pause)
-        if part is None:
-            return self._found(wanted, path)
-        with part:
-            self._fill(wanted, part)
-            part.publish(path)
-        return write_receipt(self._folder, wanted, part.sha256)
+        while True:
+            part = claim(self._folder, wanted, self._pause)
+            if part is None:
+                receipt = self._found(wanted, path)
+                if receipt is not None:
+                    return receipt
+                continue
+            with part:
+                self._fill(wanted, part)
+                self._check_known(wanted, part.sha256)
+                if part.publish(path):
+                    return self.receipts.add(wanted, part.sha256)
 
-    def _found(self, wanted: Wanted, path: Path) -> Receipt:
+    def _found(self, wanted: Wanted, path: Path) -> Receipt | None:
         """The receipt of a file that lies there whole; a crash may have come between the file and its receipt."""
-        receipt = load_receipts(self._folder).get(wanted.name)
-        if receipt is not None and receipt.fits(wanted) and receipt.mtime_ns == path.stat().st_mtime_ns:
+        receipt = self.receipts.get(wanted.name)
+        stat = path.stat()
+        if receipt is not None and receipt.fits(wanted) and receipt.mtime_ns == stat.st_mtime_ns:
             return receipt
         digests = Digests(wanted)
         with path.open("rb", buffering=0) as file:
             digests.read(file.fileno(), wanted.num_bytes)
-        if path.stat().st_size == wanted.num_bytes and digests.agree(wanted.checksum):
-            return write_receipt(self._folder, wanted, digests.sha256)
+        known = receipt.sha256 if receipt is not None and receipt.fits(wanted) else digests.sha256
+        if stat.st_size == wanted.num_bytes and digests.agree(wanted.checksum) and digests.sha256 == known:
+            return self.receipts.add(wanted, digests.sha256)
         with explain(path, "replace"):
             path.unlink(missing_ok=True)
-        return self.fetch(wanted)
+        return None
+
+    def _check_known(self, wanted: Wanted, sha256: str) -> None:
+        """Hold a file whose source proves nothing to the sha256 that was noted when it first came.
+
+        Raises:
+            SourceError: it is another.
+        """
+        receipt = self.receipts.get(wanted.name)
+        if not wanted.is_proven and receipt is not None and receipt.fits(wanted) and receipt.sha256 != sha256:
+            raise SourceError(
+                f"{wanted.url} is not what it was when it was first fetched, though it has the same size: sha256 "
+                f"{sha256}, then {receipt.sha256}. If the new content is meant, remove {self._folder.path}"
+            )
 
     def _fill(self, wanted: Wanted, part: Part) -> None:
         requests, corrupt, number = Requests(wanted, self._pause, self._report), 0, next(self._numbers)
@@ -182,7 +167,7 @@ class Fetcher:
         start = part.position
         try:
             while part.position < part.stop:
-                while start < part.stop and len(window) < self._lines.number:
+                while start < part.stop and len(window) < WINDOW:
                     piece = Piece(start, min(start + PIECE_BYTES, part.stop))
                     call = functools.partial(self._persist, piece, wanted, requests)
                     window.append((piece, self._lines.submit((number, start), call)))
@@ -204,14 +189,14 @@ class Fetcher:
 
     def _persist(self, sink: Sink, wanted: Wanted, requests: Requests) -> None:
         """Ask until a range is whole; every new byte renews the patience."""
-        failures = 0
+        failures, furthest = 0, sink.position
         while True:
             self._pause.wait()
-            before = sink.position
             try:
                 return requests.get(sink)
             except RangesIgnoredError:
                 raise
             except TransientError as error:
-                failures = 1 if sink.position > before else failures + 1
+                failures = 1 if sink.position > furthest else failures + 1
+                furthest = max(furthest, sink.position)
                 web.give_up_or_wait(error, wanted.url, failures, self._pause, self._patience)

@@ -114,6 +114,15 @@ def transport_errors() -> tuple[type[Exception], ...]:
     return (package.TransportError, package.TooManyRedirects, package.StreamError)
 
 
+@functools.cache
+def address_errors() -> tuple[type[Exception], ...]:
+    """What the client raises of an address or a header that cannot be sent."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    package = importlib.import_module(HfHubHTTPError.__bases__[0].__module__.partition(".")[0])
+    return (ValueError, package.InvalidURL)
+
+
 def is_offline() -> bool:
     """Whether ``HF_HUB_OFFLINE`` or ``--offline`` forbids the network."""
     from huggingface_hub.constants import is_offline_mode
@@ -171,6 +180,11 @@ def raise_for_status(response: Any) -> None:
     hf_raise_for_status(response)
 
 
+def status_of(response: Any) -> str:
+    """What an answer says, without its address: that may hold a signature."""
+    return f"{response.status_code} {response.reason_phrase}".strip()
+
+
 @contextlib.contextmanager
 def transient() -> Iterator[None]:
     """Turn what may pass into a TransientError: broken connections, and answers like 429 and 503."""
@@ -185,8 +199,7 @@ def transient() -> Iterator[None]:
         response = error.response
         if response.status_code not in TRANSIENT:
             raise
-        reason = f"{response.status_code} {response.reason_phrase}".strip()
-        raise TransientError(reason, asked_wait(response.headers)) from error
+        raise TransientError(status_of(response), asked_wait(response.headers)) from error
 
 
 def persist(call: Callable[[], T], what: str, pause: Pause, patience: Patience | None = None) -> T:

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dataprep import web
 from dataprep.contents import load
 from dataprep.errors import SourceError
 from dataprep.layout import RawFolder
+from dataprep.readers import format_by_name
 from dataprep.sources.columns import choose_text
 from dataprep.sources.local import check_same, check_unchanged, list_local, with_checksum
 from dataprep.sources.repos import list_repo
@@ -48,7 +49,7 @@ def list_files(source: FilesSource | HubSource | UrlsSource, reader: ReaderSpec,
     if isinstance(source, FilesSource):
         return Listing(files=list_local(source, reader, folder))
     if web.is_offline():
-        listing = _remembered(source, output)
+        listing = _remembered(source, reader, output)
     elif isinstance(source, UrlsSource):
         listing = list_urls(source, reader, output)
     else:
@@ -74,16 +75,24 @@ def remember(source: FilesSource | HubSource | UrlsSource, listing: Listing) -> 
     assert listing.raw is not None
     raw = RawFolder(Path(listing.raw))
     make_folder(raw.path)
-    write_json(raw.listing(source.to_json()), listing.to_json())
+    write_json(raw.listing(_question(source)), listing.to_json())
 
 
-def _remembered(source: HubSource | UrlsSource, output: Path) -> Listing:
+def _question(source: HubSource | UrlsSource) -> dict[str, Any]:
+    """What of a source its listing answers."""
+    if isinstance(source, UrlsSource):
+        return source.to_json()
+    wanted = source.globs or [source.subset]
+    return {"repo": [source.type, source.repo, source.revision], "wanted": [*wanted], "exclude": [*source.exclude]}
+
+
+def _remembered(source: HubSource | UrlsSource, reader: ReaderSpec, output: Path) -> Listing:
     """The newest listing that an earlier run with network has kept of this source.
 
     Raises:
         SourceError: there is none.
     """
-    found = sorted(RawFolder.listings(output, source.to_json()), key=lambda path: path.stat().st_mtime_ns)
+    found = sorted(RawFolder.listings(output, _question(source)), key=lambda path: path.stat().st_mtime_ns)
     if not found:
         what = source.repo if isinstance(source, HubSource) else ", ".join(source.urls)
         raise SourceError(
@@ -91,4 +100,8 @@ def _remembered(source: HubSource | UrlsSource, output: Path) -> Listing:
             f"for instance `dataprep download`, with the same --output"
         )
     value = json.loads(found[-1].read_text(encoding="utf-8"))
-    return Listing.from_json(value, str(found[-1])).moved(found[-1].parent)
+    listing = Listing.from_json(value, str(found[-1])).moved(found[-1].parent)
+    formats = [format_by_name(file.name, file.url or file.name, reader) for file in listing.files]
+    files = zip(listing.files, formats, strict=True)
+    told = (file.model_copy(update={"format": kind, "compression": container}) for file, (kind, container) in files)
+    return listing.model_copy(update={"files": tuple(told)})

@@ -12,8 +12,10 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import zstandard
+
 from dataprep.errors import SpecError
-from dataprep.requests import peek
+from dataprep.requests import RangesIgnoredError, peek
 
 if TYPE_CHECKING:
     from dataprep.specs import ReaderSpec, SourceFile
@@ -43,10 +45,13 @@ def look(file: SourceFile) -> Columns | None:
         SourceError: it cannot be reached.
     """
     assert file.url is not None
-    if file.format == "parquet":
-        return _of_parquet(file)
-    if file.format == "jsonl":
-        return _of_lines(_unpack(peek(file.url, 0, min(HEAD_BYTES, file.num_bytes)), file))
+    try:
+        if file.format == "parquet":
+            return _of_parquet(file)
+        if file.format == "jsonl":
+            return _of_lines(_unpack(peek(file.url, file.num_bytes, 0, min(HEAD_BYTES, file.num_bytes)), file))
+    except RangesIgnoredError:
+        pass  # the whole file only to look at it would be too much
     return None
 
 
@@ -92,7 +97,7 @@ class _Afar(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         stop = self._num_bytes if size < 0 else min(self._num_bytes, self._at + size)
-        data = peek(self._url, self._at, stop) if stop > self._at else b""
+        data = peek(self._url, self._num_bytes, self._at, stop) if stop > self._at else b""
         self._at += len(data)
         return data
 
@@ -118,12 +123,17 @@ def _of_parquet(file: SourceFile) -> Columns | None:
 
 
 def _unpack(head: bytes, file: SourceFile) -> bytes:
-    """The beginning of what the beginning of a compressed file holds."""
+    """The beginning of what the beginning of a compressed file holds; nothing where it is none."""
+    try:
+        return _decompress(head, file)
+    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zstandard.ZstdError):
+        return b""  # it is said when the file is here, with its path
+
+
+def _decompress(head: bytes, file: SourceFile) -> bytes:
     if file.compression == "none":
         return head
     if file.compression == "zstd":
-        import zstandard
-
         reader = zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(head)
         return bytes(reader.read(4 * HEAD_BYTES))
     decoders: dict[str, Any] = {
@@ -145,5 +155,7 @@ def _of_lines(head: bytes) -> Columns | None:
             continue
         for name, field in value.items() if isinstance(value, dict) else ():
             kinds.setdefault(name, set()).add(type(field))
+    if not kinds:
+        return None  # a first line longer than the head, or no JSON lines
     texts = tuple(name for name, types in kinds.items() if str in types and types <= {str, type(None)})
     return Columns(texts, tuple(name for name in kinds if name not in texts), {})

@@ -183,7 +183,7 @@ def check_unchanged(file: SourceFile) -> None:
     except OSError as error:
         what = "run again once it is back"
         if file.url is not None:
-            what = f"fetch it again from {file.url}: `dataprep download` of its corpus, with the same --output"
+            what = "run the same command again, or fetch it with `dataprep download`, with the same --output"
         raise SourceError(f"{file.path} was listed and is gone: {error.strerror}; {what}") from error
     if stat.st_size != file.num_bytes or (file.mtime_ns is not None and stat.st_mtime_ns != file.mtime_ns):
         when = "" if file.mtime_ns is None else f" modified at {_time(file.mtime_ns)}"

@@ -42,10 +42,14 @@ def list_repo(source: HubSource, reader: ReaderSpec, output: Path) -> Listing:
     repo = hub.commit(Repo(source.repo, source.type, source.revision))
     globs = source.globs
     found = matching(repo, globs) if globs else by_card(repo, source.subset)
-    kept = [file for file in found if not any_match(file.path, source.exclude)]
+    kept = [file for file in found if file.num_bytes and not any_match(file.path, source.exclude)]
     if not kept:
         wanted = ", ".join(globs) or "data that dataprep can read"
-        raise SpecError(f"{repo.id} holds no file of {wanted}; see {repo.page}/tree/{repo.revision}")
+        raise SpecError(
+            f"{repo.id} holds no file of {wanted} with anything in it; see {repo.page}/tree/{repo.revision}"
+        )
+    if len(kept) < len(found):
+        log.info("%s: %d files are empty or excluded", repo.id, len(found) - len(kept))
     raw = RawFolder.of(output, repo.id.replace("/", "--"), repo.revision)
     return Listing(
         files=tuple(_describe(repo, file, raw, reader) for file in sorted(kept, key=lambda file: file.path)),
@@ -140,8 +144,14 @@ def by_card(repo: Repo, subset: str | None) -> list[RepoFile]:
             f"{repo.id}: {subset} has no split 'train', but {', '.join(splits)}; write a YAML that names the files "
             "you want under source.paths"
         )
-    log.info("%s: configuration %s, split %s", repo.id, subset, split)
-    return matching(repo, splits[split])
+    log.info("%s: configuration %s, split %s: %s", repo.id, subset, split, ", ".join(splits[split]))
+    found = matching(repo, splits[split])
+    if not found:
+        raise SpecError(
+            f"{repo.id}: the card says that {subset} is in {', '.join(splits[split])}, where there is no file; write a "
+            "YAML that names the files you want under source.paths"
+        )
+    return found
 
 
 def _configurations(card: bytes) -> list[Configuration]:
@@ -172,8 +182,18 @@ def _splits(data_files: Any, folder: str) -> dict[str, list[str]]:
     for split, paths in entries:
         for path in paths if isinstance(paths, list) else [paths]:
             if isinstance(path, str):
-                result.setdefault(str(split), []).append(str(PurePosixPath(folder) / path) if folder else path)
+                result.setdefault(str(split), []).extend(_expand(f"{folder}/{path}"))
     return result
+
+
+def _expand(glob: str) -> list[str]:
+    """A glob of a card, in our words: ``./a/{b,c}.x`` -> ``a/b.x``, ``a/c.x``."""
+    match = re.search(r"\{([^{}]*)\}", glob)
+    if match is not None:
+        return [
+            each for part in match[1].split(",") for each in _expand(glob[: match.start()] + part + glob[match.end() :])
+        ]
+    return ["/".join(part for part in glob.split("/") if part not in ("", "."))]
 
 
 def _by_names(files: list[RepoFile]) -> list[RepoFile]:

@@ -30,10 +30,18 @@ def list_urls(source: UrlsSource, reader: ReaderSpec, output: Path) -> Listing:
     """The files that addresses name."""
     found = {one.url: one for url in source.urls for one in _look(url)}
     folder = _common_folder(list(found))
-    named = {_name(url, folder): one for url, one in found.items()}
-    kept = {name: one for name, one in named.items() if not any_match(name, source.exclude)}
+    named: dict[str, Found] = {}
+    for url, one in found.items():
+        name = _name(url, folder)
+        if name in named:
+            raise SpecError(f"{named[name].url} and {url} are both called {name}; make two corpora of them")
+        named[name] = one
+    kept = {n: one for n, one in named.items() if one.num_bytes and not any_match(n, source.exclude)}
     if not kept:
-        raise SpecError(f"no file is left of {', '.join(source.urls)} after exclude: {', '.join(source.exclude)}")
+        raise SpecError(
+            f"no file is left of {', '.join(source.urls)} without empty ones and source.exclude: "
+            f"{', '.join(source.exclude)}"
+        )
     unknown = set(source.sha256) - set(kept)
     if unknown:
         raise SpecError(f"source.sha256 names {', '.join(sorted(unknown))}; there are {', '.join(sorted(kept)[:20])}")
@@ -66,7 +74,9 @@ def _describe(name: str, one: Found, sha256: str | None, raw: RawFolder, reader:
 
 
 def _name(url: str, folder: str) -> str:
-    name = unquote(url[len(folder) :].partition("?")[0].partition("#")[0])
+    name = url[len(folder) :]
+    if urlsplit(url).scheme in ("http", "https"):  # names in object stores are literal
+        name = unquote(name.partition("?")[0].partition("#")[0])
     if not name:
         raise SpecError(f"{url} ends without the name of a file")
     return name
@@ -93,7 +103,9 @@ def _head(url: str) -> Found:
         ):
             web.raise_for_status(response)
     except HfHubHTTPError as error:
-        raise SourceError(f"cannot fetch {url}: {str(error).splitlines()[0]}; check the address") from error
+        if error.response.status_code == 416:  # of nothing, there is no first byte
+            return objects.Found(url, 0, "")
+        raise SourceError(f"cannot fetch {url}: {web.status_of(error.response)}; check the address") from error
     total = re.fullmatch(r"bytes 0-0/(\d+)", response.headers.get("content-range", ""))
     length = total[1] if total else response.headers.get("content-length") if response.status_code == 200 else None
     if length is None:

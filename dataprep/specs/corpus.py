@@ -185,6 +185,14 @@ class MixtureSpec(Model):
     tokens: int | None = Field(default=None, ge=1)
     corpora: tuple[MixturePart, ...] = Field(min_length=1)
 
+    @model_validator(mode="after")
+    def _names_each_once(self) -> Self:
+        names = [part.corpus for part in self.corpora]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise ValueError(f"{', '.join(sorted(twice))} stands here twice; add the weights")
+        return self
+
 
 class Mixture(Model):
     """One YAML of ``pipelines/`` with ``mixture:``: several corpora, each made a dataset, and how to blend them."""

@@ -40,7 +40,7 @@ class Runtime(Model):
     batch_bytes: ByteSize = Field(default=ByteSize(8 * MIB), ge=1024, le=256 * MIB)
     audit_rate: int = Field(default=2000, ge=0)
     max_rejects: float = Field(default=0.01, ge=0, le=1)
-    connections: int = Field(default=8, ge=1, le=256)
+    connections: int = Field(default=8, ge=1, le=64)
     keep_raw: bool = True
 
     @property

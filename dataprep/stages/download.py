@@ -12,6 +12,7 @@ Where raw files are not kept, no more of them are fetched ahead than `Downloads.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,15 +25,19 @@ from dataprep.layout import RawFolder
 from dataprep.lines import Lines
 from dataprep.parts import Wanted
 from dataprep.readers import check_format
+from dataprep.receipts import Receipt, Receipts
 from dataprep.specs import HubSource
-from dataprep.storage import existing, explain, mend_lines
-from dataprep.transfer import Fetcher, Receipt, load_receipts
-from dataprep.web import Pause
+from dataprep.storage import existing, explain
+from dataprep.transfer import Fetcher
+from dataprep.web import Pause, TransientError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from dataprep.specs import Corpus, Listing, ReaderSpec, Runtime, SourceFile
+
+GIVING_UP = 3
+"""Files in a row that could not be had for all patience, before the rest is not tried any more."""
 
 CONTENTS_PER_CONNECTION = 16
 """Texts of a few kilobytes fetched at the same time for each file of gigabytes: 128 by default. Each takes one round
@@ -99,31 +104,36 @@ class Downloads:
         self._pause = Pause()
         self._lines = Lines(runtime.connections)
         self._fetcher = Fetcher(folder, self._lines, self._pause, report)
-        mend_lines(folder.receipts)
-        self._receipts = load_receipts(folder)
+        self._receipts = self._fetcher.receipts
         self._pool = ThreadPoolExecutor(runtime.connections, "download")
         self._order: list[threading.Thread] = []
         self._futures: dict[int, Future[None]] = {}
         self._room = threading.Condition()
         self._held: dict[int, int] = {}
+        self._urgent = -1
+        self._given_up = 0
         fetched = [file.num_bytes for file in files if file.url is not None]
         self.ahead_bytes = max(fetched, default=0) * (runtime.connections + 2 * runtime.workers)
 
     def missing(self, indices: Iterable[int]) -> list[int]:
-        """Those of the files that have to be fetched."""
-        return [i for i in indices if not self._is_here(self._files[i])]
+        """Those of the files that have to be fetched; what another raw folder has of them is taken from there."""
+        receipts = self._receipts.all()
+        missing = [i for i in indices if not _is_here(Path(self._files[i].path), self._files[i], receipts)]
+        elsewhere = [(folder, Receipts(folder).all()) for folder in self._folder.siblings()] if missing else []
+        return [i for i in missing if not any(self._borrow(self._files[i], *other) for other in elsewhere)]
 
-    def _is_here(self, file: SourceFile) -> bool:
-        if file.url is None:
+    def _borrow(self, file: SourceFile, folder: RawFolder, receipts: dict[str, Receipt]) -> bool:
+        """Link a file that another commit has as well."""
+        theirs, mine = folder.files / file.name, Path(file.path)
+        if not _wanted(file).is_proven or not _is_here(theirs, file, receipts):
+            return False
+        with contextlib.suppress(OSError):  # a file system without links: it is fetched
+            mine.parent.mkdir(parents=True, exist_ok=True)
+            mine.unlink(missing_ok=True)
+            os.link(theirs, mine)
+            self._receipts.add(_wanted(file), receipts[file.name].sha256)
             return True
-        receipt = self._receipts.get(file.name)
-        if receipt is None or not receipt.fits(_wanted(file)):
-            return False
-        try:
-            stat = Path(file.path).stat()
-        except OSError:
-            return False
-        return (stat.st_size, stat.st_mtime_ns) == (receipt.num_bytes, receipt.mtime_ns)
+        return False
 
     def check_room(self, missing: Sequence[int]) -> None:
         """Make sure that the disk holds what is to be fetched.
@@ -146,7 +156,9 @@ class Downloads:
 
     def start(self, indices: Iterable[int]) -> None:
         """Fetch files, in this order, as far as they are not here. Returns at once."""
-        todo = [i for i in self.missing(indices) if i not in self._futures]
+        todo = self.missing(i for i in indices if i not in self._futures)
+        if not todo:
+            return
         self._futures |= {i: Future() for i in todo}
         thread = threading.Thread(target=self._submit, args=(todo,), name="downloads", daemon=True)
         self._order.append(thread)
@@ -156,7 +168,7 @@ class Downloads:
         for i in todo:
             size = self._files[i].num_bytes
             with self._room:
-                while not self._pause.stop.is_set() and not self._fits(size):
+                while not self._pause.stop.is_set() and not self._fits(i):
                     self._room.wait()
                 self._held[i] = size
             if self._pause.stop.is_set():
@@ -164,18 +176,27 @@ class Downloads:
             else:
                 self._pool.submit(self._fetch, i)
 
-    def _fits(self, size: int) -> bool:
-        held = sum(self._held.values())
-        return self._runtime.keep_raw or not held or held + size <= self.ahead_bytes
+    def _fits(self, index: int) -> bool:
+        """Whether there is room for a file; for one that somebody waits for, and those before it, there always is."""
+        size, held = self._files[index].num_bytes, sum(self._held.values())
+        return self._runtime.keep_raw or index <= self._urgent or held + size <= self.ahead_bytes
 
     def _fetch(self, index: int) -> None:
         file, future = self._files[index], self._futures[index]
         try:
-            self._receipts[file.name] = self._fetcher.fetch(_wanted(file))
-            check_format(file, self._reader)
+            self._fetcher.fetch(_wanted(file))
+            try:
+                check_format(file, self._reader)
+            except DataprepError:
+                Path(file.path).unlink(missing_ok=True)  # or the next run would take it for good
+                raise
         except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits for the file
+            self._given_up = self._given_up + 1 if isinstance(error.__cause__, TransientError) else 0
+            if self._given_up >= GIVING_UP or isinstance(error, OutputError):
+                self._pause.stop.set()  # no network, no disk: the others need not try
             future.set_exception(error)
         else:
+            self._given_up = 0
             future.set_result(None)
 
     def wait(self, indices: Iterable[int]) -> None:
@@ -186,9 +207,12 @@ class Downloads:
             OutputError: the file system refuses.
             Cancelled: the block was left.
         """
-        for i in indices:
-            if i in self._futures:
-                self._futures[i].result()
+        waited = [i for i in indices if i in self._futures]
+        with self._room:
+            self._urgent = max([self._urgent, *waited])
+            self._room.notify_all()
+        for i in waited:
+            self._futures[i].result()
 
     def failures(self) -> list[DataprepError]:
         """Wait for all; returns why some could not be had."""
@@ -196,7 +220,8 @@ class Downloads:
         for error in errors:
             if error is not None and not isinstance(error, DataprepError):
                 raise error
-        return [error for error in errors if isinstance(error, DataprepError)]
+        failed = [error for error in errors if isinstance(error, DataprepError)]
+        return [error for error in failed if not isinstance(error, Cancelled)] or failed
 
     def receipt(self, index: int) -> Receipt | None:
         """What a file is that was fetched, now or before; None for one of the user's own."""
@@ -228,6 +253,20 @@ class Downloads:
             thread.join()
         self._pool.shutdown()
         self._lines.__exit__()
+
+
+def _is_here(path: Path, file: SourceFile, receipts: dict[str, Receipt]) -> bool:
+    """Whether a file lies at a path as its receipt says; the user's own always does."""
+    if file.url is None:
+        return True
+    receipt = receipts.get(file.name)
+    if receipt is None or not receipt.fits(_wanted(file)):
+        return False
+    try:
+        stat = path.stat()
+    except OSError:
+        return False
+    return (stat.st_size, stat.st_mtime_ns) == (receipt.num_bytes, receipt.mtime_ns)
 
 
 def _wanted(file: SourceFile) -> Wanted:

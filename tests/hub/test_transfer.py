@@ -19,7 +19,8 @@ from dataprep.errors import Cancelled, OutputError, SourceError
 from dataprep.layout import RawFolder
 from dataprep.lines import Lines
 from dataprep.parts import Wanted
-from dataprep.transfer import Fetcher, load_receipts
+from dataprep.receipts import Receipts
+from dataprep.transfer import Fetcher
 from dataprep.web import Patience, Pause, asked_wait
 
 SIZE = 3_000_017
@@ -73,7 +74,7 @@ def test_a_file_is_fetched_checked_and_has_a_receipt(here, repo, folder, pieces)
         receipt = fetch(folder, wanted(repo, name), report=counted.append)
         assert held(folder, wanted(repo, name)) == data
         assert receipt.sha256 == hashlib.sha256(data).hexdigest()
-        assert load_receipts(folder)[name] == receipt
+        assert Receipts(folder).all()[name] == receipt
     assert sum(counted) == here.served() == len(DATA) + len(SMALL)
     assert not list(folder.parts.iterdir())
 
@@ -385,7 +386,7 @@ def test_receipts_survive_a_line_that_a_crash_cut_off(here, repo, folder):
     receipt = fetch(folder, wanted(repo))
     with folder.receipts.open("a") as file:
         file.write('{"name": "da')
-    assert load_receipts(folder) == {NAME: receipt}
+    assert Receipts(folder).all() == {NAME: receipt}
 
 
 # --- plain HTTP
