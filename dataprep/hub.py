@@ -264,8 +264,13 @@ def _ask(repo: Repo, call: Callable[[Any], Any]) -> Any:
 
 
 @contextlib.contextmanager
-def explained(repo: Repo) -> Iterator[None]:
-    """Turn a refusal of the hub into an error that says what to do."""
+def explained(repo: Repo, path: str = "") -> Iterator[None]:
+    """Turn a refusal of the hub into an error that says what to do.
+
+    Args:
+        repo: what was asked about.
+        path: of the file that was asked for, if it was one.
+    """
     from huggingface_hub import errors
 
     try:
@@ -275,7 +280,7 @@ def explained(repo: Repo) -> Iterator[None]:
     except errors.OfflineModeIsEnabled as error:
         raise SourceError(web.offline_message(repo.url)) from error
     except errors.HfHubHTTPError as error:
-        raise SourceError(_refusal(repo, error)) from error
+        raise SourceError(_refusal(repo, path, error)) from error
     except errors.HFValidationError as error:
         raise SourceError(f"{repo.id} is no name of a repository: {_first_line(error)}") from error
     except web.address_errors() as error:  # or an answer that is no JSON
@@ -284,7 +289,7 @@ def explained(repo: Repo) -> Iterator[None]:
         ) from error
 
 
-def _refusal(repo: Repo, error: Any) -> str:
+def _refusal(repo: Repo, path: str, error: Any) -> str:
     from huggingface_hub import errors
 
     token = f"give your token: `hf auth login`, or the variable HF_TOKEN, or the file {_token_path()}"
@@ -298,11 +303,11 @@ def _refusal(repo: Repo, error: Any) -> str:
     if isinstance(error, errors.RevisionNotFoundError):
         return f"{repo.id} has no revision {repo.revision!r}; see {repo.page}/tree/main"
     if isinstance(error, errors.EntryNotFoundError):
-        return f"{repo.id} has no such file; see {repo.page}/tree/{repo.revision}"
+        return f"{repo.id} has no such file: {path}; see {repo.page}/tree/{repo.revision}"
     status = web.status_of(error.response)
     if error.response.status_code in (401, 403):
         return f"the hub refuses {repo.id} ({status}): check the token in HF_TOKEN or {_token_path()}, and {repo.page}"
-    return f"the hub refuses {repo.id}: {status}; see {repo.page}"
+    return f"the hub refuses {f'{path} of ' if path else ''}{repo.id}: {status}; see {repo.page}"
 
 
 def _first_line(error: Exception) -> str:

@@ -185,7 +185,7 @@ def explained(url: str) -> Iterator[None]:
     from huggingface_hub.errors import HfHubHTTPError
 
     if url.startswith("hf:"):
-        with hub.explained(hub.split(url)[0]):
+        with hub.explained(*hub.split(url)):
             yield
         return
     try:

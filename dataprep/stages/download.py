@@ -110,7 +110,7 @@ class Downloads:
         self._futures: dict[int, Future[None]] = {}
         self._room = threading.Condition()
         self._held: dict[int, int] = {}
-        self._urgent = -1
+        self._urgent = (0, -1)
         self._given_up = 0
         fetched = [file.num_bytes for file in files if file.url is not None]
         self.ahead_bytes = max(fetched, default=0) * (runtime.connections + 2 * runtime.workers)
@@ -177,9 +177,15 @@ class Downloads:
                 self._pool.submit(self._fetch, i)
 
     def _fits(self, index: int) -> bool:
-        """Whether there is room for a file; for one that somebody waits for, and those before it, there always is."""
+        """Whether there is room for a file.
+
+        There always is for one that somebody waits for, unless files before it are in use, which will make room.
+        """
         size, held = self._files[index].num_bytes, sum(self._held.values())
-        return self._runtime.keep_raw or index <= self._urgent or held + size <= self.ahead_bytes
+        if self._runtime.keep_raw or held + size <= self.ahead_bytes:
+            return True
+        first, last = self._urgent
+        return index <= last and all(other >= first for other in self._held)
 
     def _fetch(self, index: int) -> None:
         file, future = self._files[index], self._futures[index]
@@ -209,7 +215,7 @@ class Downloads:
         """
         waited = [i for i in indices if i in self._futures]
         with self._room:
-            self._urgent = max([self._urgent, *waited])
+            self._urgent = (min(waited, default=0), max(waited, default=-1))
             self._room.notify_all()
         for i in waited:
             self._futures[i].result()
