@@ -25,6 +25,9 @@ UNPACKED: dict[Compression, float] = {"none": 1.0, "gzip": 2.6, "zstd": 2.8, "bz
 WORKER_BYTES_PER_SECOND = 30e6
 """Text that a worker does in a second, whole runs, Llama-3 (README, How it compares)."""
 
+UNSYNCED_BYTES = 256 << 20
+"""Of shards that lie beside what was merged of them, until that is synced (`stages.merge.FLUSH_BYTES`)."""
+
 LINE_BYTES_PER_SECOND = 125e6
 """1 Gbit/s."""
 
@@ -36,7 +39,7 @@ class Estimate(Model):
         text_bytes: UTF-8 bytes of the documents.
         tokens: in the dataset.
         dataset_bytes: the published pair.
-        disk_bytes: at the most during the run: what is fetched and kept, shards, and the pair.
+        disk_bytes: at the most during the run: what is fetched and kept, the pair, and the shards not yet gone into it.
         tokenize_seconds: with this many workers, if they are fast enough fed.
         fetch_seconds: at 1 Gbit/s.
     """
@@ -69,7 +72,7 @@ def estimate(recipe: Recipe, runtime: Runtime, ask: bool = True) -> Estimate:
         text_bytes=text,
         tokens=tokens,
         dataset_bytes=pair,
-        disk_bytes=raw + 2 * pair,
+        disk_bytes=raw + pair + min(pair, UNSYNCED_BYTES),
         tokenize_seconds=text / (WORKER_BYTES_PER_SECOND * runtime.workers),
         fetch_seconds=missing / LINE_BYTES_PER_SECOND,
     )

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 import numpy as np
 
 from dataprep.errors import EncodeError, FormatError
-from dataprep.storage import AtomicFile, copy_range, explain, write_all
+from dataprep.storage import AtomicFile, explain, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,6 +141,37 @@ def read_header(path: Path) -> Header:
     return header
 
 
+class Index:
+    """What an ``.idx`` says, through a memory map; there need be no ``.bin``. For its attributes see `IndexedDataset`.
+
+    Raises:
+        FormatError: missing, or not what it claims to be.
+    """
+
+    def __init__(self, path: Path) -> None:
+        header = read_header(path)
+        raw = _map(path)
+        n, d = header.num_sequences, header.num_boundaries
+        self.path = path
+        self.dtype = header.dtype
+        self.sequence_lengths = np.frombuffer(raw, "<i4", n, HEADER.size)
+        self.sequence_pointers = np.frombuffer(raw, "<i8", n, HEADER.size + 4 * n)
+        self.document_indices = np.frombuffer(raw, "<i8", d, HEADER.size + 12 * n)
+        self.num_documents = max(0, d - 1)
+
+    def document_lengths(self, start: int, stop: int) -> Offsets:
+        """int64[stop - start], tokens of documents [start, stop); 0 for a boundary without a sequence."""
+        bounds = self.document_indices[start : stop + 1]
+        first, last = int(bounds[0]), int(bounds[-1])
+        if first < 0 or last > len(self.sequence_lengths) or (np.diff(bounds) < 0).any():
+            prefix = self.path.with_suffix("")
+            raise FormatError(f"{prefix}: the document boundaries are broken; run: dataprep verify {prefix}")
+        ends = np.zeros(last - first + 1, dtype=np.int64)
+        np.cumsum(self.sequence_lengths[first:last], out=ends[1:])
+        lengths: Offsets = np.diff(ends[bounds - first])
+        return lengths
+
+
 class IndexedDataset:
     """Reads a pair through memory maps; numpy only.
 
@@ -154,6 +185,7 @@ class IndexedDataset:
         sequence_lengths: int32[n].
         sequence_pointers: int64[n], bytes.
         document_indices: int64[documents + 1].
+        num_documents: boundaries without a sequence among them.
         tokens: dtype[num_tokens], the whole ``.bin``.
 
     Raises:
@@ -162,31 +194,22 @@ class IndexedDataset:
 
     def __init__(self, prefix: str | Path) -> None:
         self.prefix = Path(prefix)
-        path = idx_path(self.prefix)
-        header = read_header(path)
-        raw = _map(path)
-        n, d = header.num_sequences, header.num_boundaries
-        self.dtype = header.dtype
-        self.sequence_lengths = np.frombuffer(raw, "<i4", n, HEADER.size)
-        self.sequence_pointers = np.frombuffer(raw, "<i8", n, HEADER.size + 4 * n)
-        self.document_indices = np.frombuffer(raw, "<i8", d, HEADER.size + 12 * n)
+        self.index = Index(idx_path(self.prefix))
+        self.dtype = self.index.dtype
+        self.sequence_lengths = self.index.sequence_lengths
+        self.sequence_pointers = self.index.sequence_pointers
+        self.document_indices = self.index.document_indices
+        self.num_documents = self.index.num_documents
         data = _map(bin_path(self.prefix))
         if data.nbytes % self.dtype.itemsize:
             raise FormatError(
                 f"{bin_path(self.prefix)}: {data.nbytes} bytes are not a whole number of {self.dtype.name}"
             )
         self.tokens = data.view(self.dtype)
+        self.num_tokens = len(self.tokens)
 
     def __len__(self) -> int:
         return len(self.sequence_lengths)
-
-    @property
-    def num_documents(self) -> int:
-        return max(0, len(self.document_indices) - 1)
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.tokens)
 
     @property
     def lengths(self) -> npt.NDArray[np.int32]:
@@ -231,14 +254,7 @@ class IndexedDataset:
 
     def document_lengths(self, start: int, stop: int) -> Offsets:
         """int64[stop - start], tokens of documents [start, stop); 0 for a boundary without a sequence."""
-        bounds = self.document_indices[start : stop + 1]
-        first, last = int(bounds[0]), int(bounds[-1])
-        if first < 0 or last > len(self) or (np.diff(bounds) < 0).any():
-            raise FormatError(f"{self.prefix}: the document boundaries are broken; run: dataprep verify {self.prefix}")
-        ends = np.zeros(last - first + 1, dtype=np.int64)
-        np.cumsum(self.sequence_lengths[first:last], out=ends[1:])
-        lengths: Offsets = np.diff(ends[bounds - first])
-        return lengths
+        return self.index.document_lengths(start, stop)
 
 
 def _map(path: Path) -> npt.NDArray[np.uint8]:
@@ -278,6 +294,11 @@ class IndexWriter:
         self.num_documents += len(lengths)
         self.num_sequences += int(np.count_nonzero(lengths))
         self.num_tokens += int(lengths.sum())
+
+    def add_index(self, index: Index) -> None:
+        """Append all documents of an ``.idx``."""
+        for start in range(0, index.num_documents, CHUNK):
+            self.add(index.document_lengths(start, min(start + CHUNK, index.num_documents)))
 
     def truncate(self, num_documents: int, num_sequences: int, num_tokens: int) -> None:
         """Forget all documents but the first; the counts are what they were then."""
@@ -345,26 +366,6 @@ class IndexedWriter:
         assert batch.ids.dtype.name == self.dtype
         self.bin.write(batch.ids)
         self.index.add(batch.lengths)
-
-    def append_pair(self, pair: IndexedDataset, num_documents: int) -> None:
-        """Append the first documents of another pair: its bytes are copied in the kernel, without a look.
-
-        The checksum of the ``.bin`` is not known afterwards; read the file back for it.
-        """
-        assert pair.dtype == np.dtype(self.dtype)
-        num_tokens = 0
-        for start in range(0, num_documents, CHUNK):
-            lengths = pair.document_lengths(start, min(start + CHUNK, num_documents))
-            self.index.add(lengths)
-            num_tokens += int(lengths.sum())
-        source = bin_path(pair.prefix)
-        with explain(self.bin.path, f"copy {source.name} to"):
-            fd = os.open(source, os.O_RDONLY)
-            try:
-                copy_range(fd, self.bin.fd, 0, num_tokens * pair.dtype.itemsize)
-            finally:
-                os.close(fd)
-        self.bin.num_bytes += num_tokens * pair.dtype.itemsize
 
     def mark(self) -> Mark:
         """A point to come back to."""

@@ -10,6 +10,7 @@
       work/<recipe digest>/                     one run in progress
         recipe.json  plan.jsonl  lock  events.jsonl
         shards/<unit>.bin .idx .json            the .json, written last, says that the unit is done
+        merged/                                 the dataset while it grows; what is safe here has no shard .bin any more
         rejects/<unit>.jsonl                    source records that are no documents, once merged
       <corpus>-<tokenizer>-<recipe digest 8>/   the dataset: appears whole, by one rename
         <corpus>_text_document.bin .idx  manifest.json
@@ -92,8 +93,12 @@ class Layout:
 
     @property
     def merged(self) -> Path:
-        """The folder that becomes `dataset` by a rename; private to one run."""
-        return self.output / f"{self.dataset.name}{MARK}merge"
+        """The folder that becomes `dataset` by a rename. A run that died leaves it to the next, whole or not."""
+        return self.work / "merged"
+
+    @property
+    def merged_prefix(self) -> Path:
+        return self.merged / self.stem
 
     def shard(self, unit: str) -> Path:
         """The prefix of a unit's indexed pair."""
@@ -192,7 +197,7 @@ def sweep(folder: Path) -> int:
 def clear_shards(layout: Layout) -> None:
     """Remove the shards and unit manifests of a run; plan, recipe, events and rejects stay.
 
-    Manifests first: none may stand without its shard, not even when the run dies here.
+    Manifests first: none is to stand without what it speaks of, not even when the run dies here.
     """
     with explain(layout.shards, "clear"), contextlib.suppress(FileNotFoundError):
         for path in sorted(layout.shards.iterdir(), key=lambda path: path.suffix != ".json"):

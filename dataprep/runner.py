@@ -155,25 +155,14 @@ def _build(request: Request, watcher: Watcher) -> Result:
     layout, recipe = request.layout, request.recipe
     start, cpu = time.monotonic(), _cpu_seconds()
     job = tokenize.Job(layout, request.digest, request.runtime)
-    with (
-        Supply(request, job, lambda n: watcher(Progress(fetched_bytes=n))) as supply,
-        merge.Merger(layout, recipe) as merger,
-    ):
+    with contextlib.ExitStack() as stack:
+        supply = stack.enter_context(Supply(request, job, lambda n: watcher(Progress(fetched_bytes=n))))
         gate = _gate(request, supply, job, watcher)
-        for unit in _in_order(request, supply, job, merger, watcher):
-            _collect(request, merger, unit)
-            if merger.counts.num_records >= EARLY_RECORDS:
-                _check_rejects(request, merger, sum(file.num_bytes for file in recipe.files))
-        _check_rejects(request, merger, merger.source_bytes)
-        if not merger.counts.num_sequences:
-            raise SourceError(
-                f"the corpus {recipe.corpus} holds no document with text: {merger.counts.num_records:,} records, "
-                f"{merger.counts.num_empty:,} empty, {merger.counts.num_rejected:,} rejected; nothing was published"
-            )
+        merger = stack.enter_context(merge.Merger(layout, recipe, supply.num_merged))
+        _merge(request, supply, job, merger, watcher)
         index = merger.finish()
-        prefix = layout.merged / layout.stem
         watcher.stage("verify", merger.num_bytes)
-        report = verify(prefix, "tokens", merger.parts, lambda n: watcher(Progress(source_bytes=n)))
+        report = verify(layout.merged_prefix, "tokens", merger.parts, lambda n: watcher(Progress(source_bytes=n)))
         if not report.ok:
             raise OutputError(f"the merged files are not what was written: {report.problems[0].message}; run again")
         manifest = DatasetManifest(
@@ -203,6 +192,25 @@ def _build(request: Request, watcher: Watcher) -> Result:
     publish.settle(layout)
     _event(layout, "published", prefix=str(layout.prefix), **manifest.counts.to_json())
     return Result(str(layout.prefix), manifest, str(layout.rejects), fresh=True)
+
+
+def _merge(request: Request, supply: Supply, job: tokenize.Job, merger: merge.Merger, watcher: Watcher) -> None:
+    """Work the units and merge them, as long as not too much is rejected.
+
+    Raises:
+        SourceError: too much was, or there is no text.
+    """
+    total = sum(file.num_bytes for file in request.recipe.files)
+    for unit in _in_order(request, supply, job, merger, watcher):
+        _collect(request, merger, unit)
+        if merger.counts.num_records >= EARLY_RECORDS:
+            _check_rejects(request, merger, total)
+    _check_rejects(request, merger, merger.source_bytes)
+    if not merger.counts.num_sequences:
+        raise SourceError(
+            f"the corpus {request.recipe.corpus} holds no document with text: {merger.counts.num_records:,} records, "
+            f"{merger.counts.num_empty:,} empty, {merger.counts.num_rejected:,} rejected; nothing was published"
+        )
 
 
 def _gate(request: Request, supply: Supply, job: tokenize.Job, watcher: Watcher) -> tokenize.Gate:

@@ -16,6 +16,7 @@ import os
 import secrets
 import shutil
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -206,16 +207,19 @@ def mend_lines(path: Path) -> None:
                 end.write(b"\n")
 
 
-def checksum(path: Path, stop: threading.Event | None = None) -> str:
-    """``xxh3_128:<hex>`` of a file.
+def checksum(path: Path, stop: threading.Event | None = None, span: tuple[int, int] | None = None) -> str:
+    """``xxh3_128:<hex>`` of a file, or of as much as there is of bytes [first, last) of it.
 
     Raises:
         Cancelled: `stop` was set meanwhile.
     """
     digest = xxhash.xxh3_128()
     view = memoryview(bytearray(COPY_BYTES))
+    first, last = span or (0, sys.maxsize)
     with path.open("rb", buffering=0) as file:
-        while count := file.readinto(view):
+        file.seek(first)
+        while count := file.readinto(view[: last - first]):
+            first += count
             digest.update(view[:count])
             if stop is not None and stop.is_set():
                 raise Cancelled("stopped")

@@ -1,7 +1,7 @@
 """What a run works on: its units in plan order, each group as soon as its files are here.
 
     plan       which groups, and of those that were cut, which units
-    done       units whose shards an earlier run finished, found so by their checksums
+    done       units that an earlier run finished: in the merged file or as shards, found so by their checksums
     downloads  files of groups that are not done: fetched ahead, in plan order
     used       a group whose shards are all done: its raw files may go
 
@@ -31,7 +31,7 @@ from dataprep.units import Plan
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dataprep.manifest import Unit
+    from dataprep.manifest import Unit, UnitManifest
     from dataprep.planning import Request
     from dataprep.specs import SourceFile
 
@@ -49,12 +49,14 @@ class Supply:
     Attributes:
         plan: the groups, and the units of those that were cut.
         done: keys of units that are done.
+        num_merged: bytes at the start of the merged ``.bin`` that an earlier run made of the first units.
     """
 
     def __init__(self, request: Request, job: tokenize.Job, report: Callable[[int], None]) -> None:
         self._request, self._job = request, job
         self.plan = Plan.load(request.layout, request.recipe, request.runtime)
         self.done: set[str] = set()
+        self.num_merged = 0
         self._stack = contextlib.ExitStack()
         self._downloads: Downloads | None = None
         if request.listing.raw is not None:
@@ -77,10 +79,11 @@ class Supply:
 
     def start(self) -> int:
         """Find what is done, and begin to fetch what is not; returns how many bytes are to be fetched."""
+        self._find_merged()
         todo: list[int] = []
         for number, files in enumerate(self.plan.groups):
             units = self.plan.units(number)
-            whole = [unit.key for unit in units or () if self.is_whole(unit)]
+            whole = [unit.key for unit in units or () if unit.key in self.done or self.is_whole(unit)]
             self.done.update(whole)
             if units is None or len(whole) < len(units):
                 todo += files
@@ -128,23 +131,46 @@ class Supply:
         return [unit for number in range(len(self.plan.groups)) for unit in self.plan.units(number) or ()]
 
     def is_whole(self, unit: Unit) -> bool:
-        """Whether an earlier run finished a unit, `tokenize.may_use` it, and its shard is still what it wrote.
+        """Whether an earlier run finished a unit, this one may use it, and its shard is still what it wrote.
 
         Shards are not synced to disk one by one, so after a power failure a manifest may stand beside a hollow shard.
         """
         layout = self._request.layout
-        manifest = tokenize.load_done(layout, unit.key, self._request.digest)
-        shard = layout.shard(unit.key)
-        if (
-            manifest is not None
-            and tokenize.may_use(self._job, manifest.engine)
-            and checksum(bin_path(shard)) == manifest.files.bin_checksum
-            and checksum(idx_path(shard)) == manifest.files.idx_checksum
-        ):
-            return True
-        with explain(shard, "clear"):
+        manifest = self._manifest(unit)
+        with contextlib.suppress(FileNotFoundError):
+            if manifest is not None and checksum(bin_path(layout.shard(unit.key))) == manifest.files.bin_checksum:
+                return True
+        with explain(layout.shard(unit.key), "clear"):
             layout.unit_manifest(unit.key).unlink(missing_ok=True)
         return False
+
+    def _manifest(self, unit: Unit) -> UnitManifest | None:
+        """What an earlier run says it made of a unit, if we `tokenize.may_use` it and its index is whole."""
+        manifest = tokenize.load_done(self._request.layout, unit.key, self._request.digest)
+        if manifest is None or not tokenize.may_use(self._job, manifest.engine):
+            return None
+        index = idx_path(self._request.layout.shard(unit.key))
+        return manifest if checksum(index) == manifest.files.idx_checksum else None
+
+    def _find_merged(self) -> None:
+        """See how far the merged ``.bin`` of an earlier run is the shards of the first units, byte for byte.
+
+        Nothing else says so: what a power failure, a damage or another engine left in it is not taken, and from
+        there on a unit whose shard is gone is done again.
+        """
+        path = bin_path(self._request.layout.merged_prefix)
+        for units in map(self.plan.units, range(len(self.plan.groups))):
+            for unit in units or ():
+                manifest = self._manifest(unit)
+                if manifest is None or not path.exists():
+                    return
+                end = self.num_merged + manifest.files.bin_bytes
+                if checksum(path, span=(self.num_merged, end)) != manifest.files.bin_checksum:
+                    return
+                self.num_merged = end
+                self.done.add(unit.key)
+            if units is None:
+                return
 
     def used(self, number: int) -> None:
         """All shards of a group are done."""

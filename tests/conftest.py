@@ -362,3 +362,27 @@ def write_texts(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+class InlineCluster:
+    """Does units in the caller's thread, so that the k-th call is the same call in every run."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        pass
+
+    def __enter__(self) -> InlineCluster:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def map(self, function, items):
+        for item in items:
+            function(item, lambda progress: None)
+            yield item
+
+
+@pytest.fixture
+def inline_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Dask: one unit after the other, in plan order."""
+    monkeypatch.setattr("dataprep.runner.Cluster", InlineCluster)

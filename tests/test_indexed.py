@@ -18,7 +18,17 @@ import dataprep
 from dataprep import indexed
 from dataprep.batches import TokenBatch
 from dataprep.errors import EncodeError, FormatError
-from dataprep.indexed import CODES, DTYPES, IndexedDataset, IndexedWriter, IndexWriter, bin_path, idx_path, read_header
+from dataprep.indexed import (
+    CODES,
+    DTYPES,
+    Index,
+    IndexedDataset,
+    IndexedWriter,
+    IndexWriter,
+    bin_path,
+    idx_path,
+    read_header,
+)
 from dataprep.storage import AtomicFile
 
 DOCUMENTS = st.lists(st.lists(st.integers(0, 60_000), max_size=8), max_size=30)
@@ -91,25 +101,21 @@ def test_what_goes_in_comes_out(parts, dtype, chunk):
             assert [p for p in dataprep.verify(prefix).problems if p.severity == "error"] == []
 
 
-@given(
-    parts=st.lists(DOCUMENTS, min_size=1, max_size=4),
-    cuts=st.lists(st.integers(0, 30), min_size=4, max_size=4),
-    chunk=st.integers(1, 9),
-)
-def test_appending_pairs_is_appending_their_documents(parts, cuts, chunk):
+@given(parts=st.lists(DOCUMENTS, min_size=1, max_size=4), chunk=st.integers(1, 9))
+def test_adding_an_index_is_adding_its_documents(parts, chunk):
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(indexed, "CHUNK", chunk)
         folder = Path(name)
-        expected = []
-        with IndexedWriter(folder / "merged", "int32") as writer:
-            for i, (part, cut) in enumerate(zip(parts, cuts, strict=False)):
-                number = min(cut, len(part))
-                writer.append_pair(IndexedDataset(_write(folder / str(i), part)), number)
-                expected += part[:number]
-            writer.commit()
-        _write(folder / "direct", expected)
-        for path in (bin_path, idx_path):
-            assert path(folder / "merged").read_bytes() == path(folder / "direct").read_bytes()
+        index = IndexWriter(folder)
+        for i, part in enumerate(parts):
+            shard = _write(folder / str(i), part)
+            bin_path(shard).unlink()
+            index.add_index(Index(idx_path(shard)))
+        with AtomicFile(idx_path(folder / "merged")) as file:
+            index.write(file, "int32")
+        index.close()
+        _write(folder / "direct", list(itertools.chain(*parts)))
+        assert idx_path(folder / "merged").read_bytes() == idx_path(folder / "direct").read_bytes()
 
 
 @given(steps=st.lists(st.tuples(DOCUMENTS, st.booleans()), max_size=6))
@@ -308,36 +314,6 @@ def test_pointers_pass_the_32_bit_boundaries(workspace, dtype):
     assert pair[len(pair) - 1][-1] == 60_000
     assert pair[len(pair) - 1].shape == (2**30,)
     assert dataprep.verify(workspace / "a", "index").ok
-
-
-def test_merging_passes_the_32_bit_boundaries(workspace, monkeypatch):
-    """Shards of 1.5 GiB each, sparse; the copy makes holes as well."""
-
-    def holes(source: int, target: int, start: int, stop: int) -> None:
-        end = indexed.os.lseek(target, stop - start, indexed.os.SEEK_CUR)
-        indexed.os.ftruncate(target, end)
-
-    monkeypatch.setattr(indexed, "copy_range", holes)
-    number = 3 * 2**27  # tokens of a shard
-    shard = IndexWriter(workspace)
-    shard.add(np.array([number - 1, 1], np.int64))
-    with AtomicFile(idx_path(workspace / "shard")) as file:
-        shard.write(file, "int32")
-    shard.close()
-    with bin_path(workspace / "shard").open("wb") as file:
-        file.truncate(4 * number)
-    pair = IndexedDataset(workspace / "shard")
-    with IndexedWriter(workspace / "merged", "int32", durable=False) as writer:
-        for _ in range(4):
-            writer.append_pair(pair, 2)
-        assert writer.bin.num_bytes == 6 * 2**30
-        writer.commit()
-    merged = IndexedDataset(workspace / "merged")
-    assert merged.num_tokens == 4 * number
-    expected = [4 * (i * number + j) for i in range(4) for j in (0, number - 1)]
-    assert merged.sequence_pointers.tolist() == expected
-    assert max(expected) > 2**32
-    assert dataprep.verify(workspace / "merged", "index").ok
 
 
 def test_a_document_of_2_31_tokens_is_refused(workspace):

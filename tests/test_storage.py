@@ -52,9 +52,9 @@ def test_layout_names_everything_below_the_output(tmp_path):
     assert layout.prefix == tmp_path / "fineweb-gpt2-01234567" / "fineweb_text_document"
     assert layout.manifest == tmp_path / "fineweb-gpt2-01234567" / "manifest.json"
     assert layout.link == tmp_path / "fineweb-gpt2"
-    assert MARK in layout.merged.name
-    assert layout.merged.parent == layout.dataset.parent, "a rename across file systems is a copy"
+    assert layout.merged_prefix == layout.merged / layout.prefix.name
     for path in (
+        layout.merged,
         layout.recipe,
         layout.plan,
         layout.lock,

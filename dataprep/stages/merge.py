@@ -1,22 +1,29 @@
 """Shards -> one pair: each shard is appended as soon as its turn comes, while later units are still worked.
 
-Order is the plan's, so the result does not depend on which unit was done first. A shard's bytes are copied in the
-kernel. What was merged when a run died is merged again: copying is a hundredth of encoding.
+    shard .bin   -> merged .bin    copied in the kernel; every 256 MiB synced, and only then are the shards removed
+    shard .idx   -> lengths        kept, with manifest and rejects, until the dataset is published
+    rejects      -> rejects        with rows and lines that count from the start of their file
+
+Order is the plan's, so the result does not depend on which unit was done first, and what is merged is always the
+first so many units: the next run finds by their checksums how many (`supply`), and goes on behind them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 from typing import TYPE_CHECKING, Any, Self
 
-from dataprep.indexed import IndexedDataset, IndexedWriter
+from dataprep.errors import OutputError
+from dataprep.indexed import Index, IndexWriter, bin_path, idx_path
 from dataprep.manifest import Counts, Span
-from dataprep.storage import AtomicFile, explain, make_folder
+from dataprep.storage import AtomicFile, copy_range, explain, make_folder, sync_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import numpy as np
     import numpy.typing as npt
@@ -26,13 +33,20 @@ if TYPE_CHECKING:
     from dataprep.specs import Recipe
 
 FLUSH_BYTES = 256 << 20
-"""Start writing to disk after this much, so that the fsync at the end finds little left to do."""
+"""Sync after this much: the fsync at the end finds little left to do, and shards go while the rest is worked."""
 
 
 class Merger:
-    """Builds the pair in `Layout.merged`, a folder without a final name.
+    """Builds the pair in `Layout.merged`. Use as a context manager.
+
+    Args:
+        layout: where it and the shards lie.
+        recipe: what it is made by.
+        num_kept: bytes at the start of the ``.bin`` of an earlier run that are the shards of the first units; what is
+            behind them goes.
 
     Attributes:
+        num_bytes: of the ``.bin`` so far.
         counts: of all units so far.
         spans: provenance of all units so far.
         parts: end of each shard in the ``.bin``, in bytes, with its checksum.
@@ -40,32 +54,53 @@ class Merger:
         first_reject: where the first rejected record stood, and why it was rejected; for a message.
     """
 
-    def __init__(self, layout: Layout, recipe: Recipe) -> None:
+    def __init__(self, layout: Layout, recipe: Recipe, num_kept: int) -> None:
         self._layout = layout
         self._recipe = recipe
-        with explain(layout.merged, "clear"):
-            shutil.rmtree(layout.merged, ignore_errors=True)
-        make_folder(layout.merged)
-        with explain(layout.rejects, "clear"):
-            shutil.rmtree(layout.rejects, ignore_errors=True)  # all rejects of the units are written anew
-        make_folder(layout.rejects)
-        self._writer = IndexedWriter(layout.merged / layout.stem, recipe.dtype)
+        self._num_kept = num_kept
+        self._path = bin_path(layout.merged_prefix)
+        self._unsynced: list[str] = []
         self._flushed = 0
         self._ends: dict[int, tuple[int, int]] = {}
+        self.num_bytes = 0
         self.counts = Counts()
         self.spans: list[Span] = []
         self.parts: list[tuple[int, str]] = []
         self.source_bytes = 0
         self.first_reject = ""
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the ``.bin`` so far."""
-        return self._writer.bin.num_bytes
+    def __enter__(self) -> Self:
+        layout = self._layout
+        make_folder(layout.merged)
+        if layout.work.stat().st_dev != layout.output.stat().st_dev:
+            raise OutputError(
+                f"{layout.work} lies on another file system than {layout.output}, where the dataset is to appear by a "
+                "rename; make both one, or choose another --output"
+            )
+        with explain(layout.merged, "clear"):
+            for path in layout.merged.iterdir():
+                if path != self._path:  # an index or a manifest of a run that died later than we start
+                    path.unlink()
+        with explain(layout.rejects, "clear"):
+            shutil.rmtree(layout.rejects, ignore_errors=True)  # all rejects of the units are written anew
+        make_folder(layout.rejects)
+        with explain(self._path, "open"), contextlib.ExitStack() as stack:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+            self._bin = stack.enter_context(open(fd, "r+b", buffering=0))
+            os.ftruncate(fd, self._num_kept)
+            os.lseek(fd, self._num_kept, os.SEEK_SET)
+            self._index = IndexWriter(layout.merged)
+            stack.callback(self._index.close)
+            self._files = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with contextlib.suppress(OSError):  # it was closed before, or follows an error that says more
+            self._files.close()
 
     def lengths(self) -> Iterator[npt.NDArray[np.int32]]:
         """Document lengths in tokens, some at a time."""
-        return self._writer.index.chunks()
+        return self._index.chunks()
 
     def append(self, unit: UnitManifest, source_bytes: int) -> None:
         """Append the shard of the next unit of the plan.
@@ -74,9 +109,12 @@ class Merger:
             FormatError: the shard is not readable.
             OutputError: the file system refuses.
         """
-        pair = IndexedDataset(self._layout.shard(unit.unit))
-        self._writer.append_pair(pair, pair.num_documents)
-        self.parts.append((self._writer.bin.num_bytes, unit.files.bin_checksum))
+        shard = self._layout.shard(unit.unit)
+        self._index.add_index(Index(idx_path(shard)))
+        if self.num_bytes >= self._num_kept:
+            self._copy(bin_path(shard), unit.files.bin_bytes)
+        self.num_bytes += unit.files.bin_bytes
+        self.parts.append((self.num_bytes, unit.files.bin_checksum))
         starts = []
         document = self.counts.num_documents
         for part in unit.slices:
@@ -88,10 +126,31 @@ class Merger:
         self._move_rejects(unit, starts)
         self.counts = self.counts + unit.counts
         self.source_bytes += source_bytes
-        if self._writer.bin.num_bytes - self._flushed > FLUSH_BYTES:
-            self._flushed = self._writer.bin.num_bytes
-            with explain(self._writer.bin.path, "write"):
-                os.fdatasync(self._writer.bin.fd)
+        self._unsynced.append(unit.unit)
+        if self.num_bytes - self._flushed > FLUSH_BYTES:
+            self._flush()
+
+    def _copy(self, source: Path, num_bytes: int) -> None:
+        with explain(self._path, f"copy {source.name} to"):
+            fd = os.open(source, os.O_RDONLY)
+            try:
+                copy_range(fd, self._bin.fileno(), 0, num_bytes)
+            finally:
+                os.close(fd)
+
+    def _flush(self) -> None:
+        """Make durable what is merged, its name too; then its shards may go."""
+        with explain(self._path, "write"):
+            os.fdatasync(self._bin.fileno())
+            sync_folder(self._layout.merged)
+            sync_folder(self._layout.work)
+        self._flushed = self.num_bytes
+        if self._recipe.limit is None:  # a limit's units are looked for one by one, in their shards
+            for key in self._unsynced:
+                path = bin_path(self._layout.shard(key))
+                with explain(path, "remove"):
+                    path.unlink(missing_ok=True)
+        self._unsynced.clear()
 
     def _move_rejects(self, unit: UnitManifest, starts: list[tuple[int, int]]) -> None:
         """Rewrite a unit's rejects with record and line numbers that count from the start of the file, from 1.
@@ -114,17 +173,13 @@ class Merger:
                 file.write(json.dumps(value, ensure_ascii=False).encode() + b"\n")
 
     def finish(self) -> tuple[int, str]:
-        """Write the index and give both files their names; returns size and checksum of the ``.idx``."""
-        idx = self._writer.commit()
+        """Make the ``.bin`` durable and write the index; returns size and checksum of the ``.idx``."""
+        with explain(self._path, "finish"):
+            os.fsync(self._bin.fileno())
+            self._bin.close()  # network file systems report a failed write here
+        with AtomicFile(idx_path(self._layout.merged_prefix)) as idx:
+            self._index.write(idx, self._recipe.dtype)
         return idx.num_bytes, idx.checksum
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self._writer.__exit__(kind, *rest)
-        if kind is not None:
-            shutil.rmtree(self._layout.merged, ignore_errors=True)
 
 
 def _describe(reject: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 from dataprep import parity, readers
 from dataprep.definitions import load
 from dataprep.encoders import open_engine, open_reference
-from dataprep.indexed import IndexedWriter, bin_path, idx_path
+from dataprep.indexed import IndexedWriter, idx_path
 from dataprep.layout import Layout
 from dataprep.manifest import Counts, PairFiles, SliceRows, UnitManifest
 from dataprep.policy import choose, finish
@@ -150,14 +150,17 @@ def run(job: Job, unit: Unit, report: Report) -> None:
 
 
 def load_done(layout: Layout, key: str, digest: str) -> UnitManifest | None:
-    """The manifest of a unit that is done, or None: not done, of another recipe, or its shard is not there whole."""
+    """The manifest of a unit that is done, or None: not done, of another recipe, or its index is not there whole.
+
+    Its ``.bin`` may have gone into the merged one.
+    """
     try:
         value = json.loads(layout.unit_manifest(key).read_text(encoding="utf-8"))
         manifest = UnitManifest.model_validate_json(json.dumps(value))
-        sizes = (bin_path(layout.shard(key)).stat().st_size, idx_path(layout.shard(key)).stat().st_size)
+        size = idx_path(layout.shard(key)).stat().st_size
     except (OSError, ValueError):
         return None
-    whole = sizes == (manifest.files.bin_bytes, manifest.files.idx_bytes)
+    whole = size == manifest.files.idx_bytes
     return manifest if whole and manifest.recipe_digest == digest and manifest.unit == key else None
 
 

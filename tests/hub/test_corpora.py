@@ -19,8 +19,9 @@ import zstandard
 import dataprep
 from dataprep import fetching, planning, runner, watcher
 from dataprep.catalog import names
-from dataprep.errors import SourceError, SpecError
+from dataprep.errors import OutputError, SourceError, SpecError
 from dataprep.specs import load_yaml
+from dataprep.stages import merge
 
 
 def texts(number, seed=0):
@@ -266,6 +267,34 @@ def test_raw_files_that_are_not_kept_go_and_the_dataset_is_the_same(here, tmp_pa
     assert result.manifest.recipe.files[0].checksum == kept.manifest.recipe.files[0].checksum
     report = dataprep.verify(result.prefix, "source")
     assert "dataprep download" in report.problems[0].message
+
+
+def test_raw_files_are_fetched_again_only_for_what_the_merged_file_lost(here, tmp_path):
+    """A run that keeps neither raw files nor shards dies; of what it had merged, the end is damaged."""
+    put(here, "fineweb")
+    kept = dataprep.run("fineweb", "sample", tmp_path / "kept")
+    settings, output = ["runtime.keep_raw=false", "runtime.unit_bytes=1000"], tmp_path / "out"
+
+    def die(self: merge.Merger) -> None:
+        raise OutputError("power failure")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge.Merger, "finish", die)
+        patch.setattr(merge, "FLUSH_BYTES", 1)
+        with pytest.raises(OutputError, match="power failure"):
+            dataprep.run("fineweb", "sample", output, settings=settings)
+    assert not list(output.glob("work/*/shards/*.bin"))
+    assert not list(output.glob("raw/*/files/**/*.parquet"))
+    (merged,) = output.glob("work/*/merged/*.bin")
+    merged.write_bytes(merged.read_bytes()[:-1] + b"?")
+    first, second = ([request.file for request in here.requests].count(name) for name in LAYOUTS["fineweb"])
+
+    result = dataprep.run("fineweb", "sample", output, settings=settings)
+
+    assert Path(result.prefix + ".bin").read_bytes() == Path(kept.prefix + ".bin").read_bytes()
+    again = [request.file for request in here.requests]
+    assert again.count(LAYOUTS["fineweb"][0]) == first
+    assert again.count(LAYOUTS["fineweb"][1]) > second
 
 
 def test_a_limit_fetches_only_the_files_it_needs(here, tmp_path):
