@@ -119,7 +119,7 @@ def _code_points(stop: int) -> list[int]:
     return [code for code in range(0x80, stop) if not 0xD800 <= code < 0xE000]
 
 
-FEW = ("gpt2", "cl100k")
+FEW = ("cl100k",)
 
 
 @pytest.mark.parametrize("scheme", [s if s in FEW else pytest.param(s, marks=pytest.mark.slow) for s in SCHEMES])

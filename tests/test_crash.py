@@ -332,7 +332,7 @@ def _group(number: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("processes", ["false", "true"])
+@pytest.mark.parametrize("processes", ["false", pytest.param("true", marks=pytest.mark.slow)])
 def test_ctrl_c_is_one_line_and_130(job, tmp_path, processes):
     output = tmp_path / "out"
     extra = ("--set", f"runtime.processes={processes}")
@@ -552,13 +552,16 @@ def _fail_at_every_call(tiny, folder: Path, names: tuple[str, ...], error: int, 
     return counter.calls
 
 
-@pytest.mark.parametrize(("error", "lasting"), [(errno.EIO, False), (errno.ENOSPC, True)])
+@pytest.mark.parametrize(
+    ("error", "lasting"), [pytest.param(errno.EIO, False, marks=pytest.mark.slow), (errno.ENOSPC, True)]
+)
 def test_every_write_sync_and_rename_may_fail(tiny, small_flushes, inline_cluster, tmp_path, error, lasting):
     calls = _fail_at_every_call(tiny, tmp_path, COMMITMENTS, error, lasting)
     print({name: calls.count(name) for name in COMMITMENTS})
     assert set(calls) == set(COMMITMENTS), "the corpus does not reach all of them"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lasting", [False, True])
 def test_every_other_call_on_the_output_may_fail(tiny, small_flushes, inline_cluster, tmp_path, lasting):
     """Beyond the promise: what opens, makes, cuts and removes."""

@@ -204,6 +204,7 @@ def test_real_tokenizers_equal_the_reference_library_on_any_text(real, texts):
 
 
 @given(texts=ANY_TEXTS)
+@pytest.mark.slow
 def test_real_tokenizers_in_plain_mode_equal_the_reference_library_on_any_text(real, texts):
     found = _lists(_engine(real.type, real.path, "plain").encode(strings(texts)))
     _assert_equal(found, real.ids(texts, plain=True), texts)
@@ -402,6 +403,7 @@ def test_sentencepiece_waits_for_no_cache(spm):
         assert _lists(engine.encode(strings(["a b"] * 9))) == spm.ids(["a b"] * 9)
 
 
+@pytest.mark.slow
 def test_batches_and_documents_of_several_slices_equal_the_reference_library(trained, written_text):
     """Above 2 MiB gigatoken cuts a document; special strings and runs of blanks must not notice."""
     unit = " ".join(written_text) + "\n\n  <|endoftext|>  </s>\t\u00e9\u65e5" + " " * 50 + "<|end_of_text|>"

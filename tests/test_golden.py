@@ -34,6 +34,7 @@ def test_same_bytes_as_megatron_preprocess_data(assets, tmp_path, golden, tokeni
         assert Path(f"{result.prefix}{suffix}").read_bytes() == expected.read_bytes(), suffix
 
 
+@pytest.mark.slow
 def test_other_policies_give_other_bytes(assets, tmp_path):
     """What makes the comparison above able to fail: the empty document and the BOS are really in the golden bytes."""
     corpus, tokenizers = str(assets / "golden" / "nasty.jsonl"), assets / "tokenizers"

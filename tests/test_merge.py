@@ -231,7 +231,13 @@ def test_a_damaged_merged_file_is_taken_up_to_the_damage(inline_cluster, corpus,
 
 
 @pytest.mark.parametrize(
-    ("suffix", "damage"), [("json", "remove"), ("json", "empty"), ("idx", "remove"), ("idx", "zero")]
+    ("suffix", "damage"),
+    [
+        ("json", "empty"),
+        ("idx", "zero"),
+        pytest.param("json", "remove", marks=pytest.mark.slow),
+        pytest.param("idx", "remove", marks=pytest.mark.slow),
+    ],
 )
 def test_a_unit_that_a_power_failure_left_hollow_beside_the_merged_file(
     inline_cluster, corpus, tmp_path, expected, suffix, damage

@@ -184,7 +184,10 @@ DAMAGES = {"zero": _zero, "flip": _flip, "cut": _cut, "empty": lambda path: os.t
 HOLLOW = [pair for pair in itertools.product(("bin", "idx", "json"), DAMAGES) if pair != ("json", "flip")]
 
 
-@pytest.mark.parametrize(("suffix", "damage"), HOLLOW)
+@pytest.mark.parametrize(
+    ("suffix", "damage"),
+    [pair if i % 3 == 0 else pytest.param(*pair, marks=pytest.mark.slow) for i, pair in enumerate(HOLLOW)],
+)
 def test_a_shard_that_a_power_failure_left_hollow_is_done_again(corpus, tmp_path, monkeypatch, suffix, damage):
     output = tmp_path / "out"
     units = _stop_before_publishing(corpus, output, monkeypatch)
@@ -198,7 +201,9 @@ def test_a_shard_that_a_power_failure_left_hollow_is_done_again(corpus, tmp_path
 
 
 @pytest.mark.parametrize("name", ["recipe.json", "plan.jsonl", "events.jsonl", "lock"])
-@pytest.mark.parametrize("damage", ["zero", "cut", "empty", "remove"])
+@pytest.mark.parametrize(
+    "damage", ["zero", *(pytest.param(d, marks=pytest.mark.slow) for d in ("cut", "empty", "remove"))]
+)
 def test_a_hollow_file_of_the_work_folder(corpus, tmp_path, monkeypatch, name, damage):
     output = tmp_path / "out"
     _stop_before_publishing(corpus, output, monkeypatch)

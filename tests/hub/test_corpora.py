@@ -149,7 +149,7 @@ def test_every_shipped_corpus_of_the_hub_is_fetched_by_its_name(here, tmp_path, 
     assert {request.file for request in here.requests if request.body_bytes and request.data} == set(LAYOUTS[argument])
 
 
-FEW = ["oscar", "Zyda-2:zyda_crossdeduped-filtered"]
+FEW = ["Zyda-2:zyda_crossdeduped-filtered"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import dataprep
-from dataprep import fetching
+from dataprep import fetching, web
 from dataprep.errors import SourceError, SpecError
 from dataprep.layout import RawFolder
 from dataprep.lines import Lines
@@ -157,7 +157,8 @@ def test_empty_files_of_a_repository_are_no_documents(here, tmp_path):
     assert [file.name for file in result.manifest.recipe.files] == ["b.jsonl"]
 
 
-def test_no_signature_is_told_or_published(here, tmp_path):
+def test_no_signature_is_told_or_published(here, tmp_path, monkeypatch):
+    monkeypatch.setattr(web, "BRIEF", web.Patience(attempts=2, first_seconds=0.001))
     here.add("datasets", "org/name", {"a.parquet": b"PAR1" + bytes(100_000)})
     here.fault("status", "*a.parquet", side="cdn", status=404, times=-1)
     with pytest.raises(SourceError) as error:

@@ -87,6 +87,7 @@ def test_what_cannot_hold_for_all_corpora_is_refused(corpora):
         dataprep.run("frontier-mix", "sample", corpora / "out")
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_file_last(corpora, dataprep_cli):
     parts = [{"corpus": f"{name}.yaml", "weight": 1} for name in ("short", "long")]
     (corpora / "mix.yaml").write_text(

@@ -111,6 +111,7 @@ def test_kill_it_while_it_downloads_and_run_it_again(hub, fineweb, hub_environme
         assert not list(output.glob("raw/*/parts/*"))
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_fetch_each_file_once(hub, fineweb, hub_environment, bpe, tmp_path):
     hub.rate_bytes_per_second = 3_000_000
     processes = [start(hub_environment, tmp_path, *RUN[:2], "-t", name) for name in ("sample", str(bpe.path))]
