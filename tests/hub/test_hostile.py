@@ -231,3 +231,15 @@ def test_without_a_network_the_rest_is_not_tried(here, tmp_path, monkeypatch):
     with pytest.raises(SourceError, match=r"503 .*; and \d+ other files failed"):
         fetching.download("hf:org/name", tmp_path, settings=settings)
     assert len([r for r in here.requests if r.cdn]) < 30
+
+
+@pytest.mark.parametrize("fault", ["close", "reset", "html", 429, 500, 503])
+def test_a_listing_that_fails_is_asked_again(here, tmp_path, monkeypatch, fault):
+    monkeypatch.setattr(web, "BRIEF", web.Patience(attempts=4, first_seconds=0.001))
+    here.page_size = 2
+    here.add("datasets", "org/name", {f"{i}.jsonl": lines("x") for i in range(7)})
+    options = {"status": fault} if isinstance(fault, int) else {}
+    injected = here.fault("status" if options else fault, "*/tree/*", side="api", times=2, **options)
+
+    assert len(resolve("hf:org/name", "sample", tmp_path).recipe.files) == 7
+    assert injected.fired == 2
