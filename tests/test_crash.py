@@ -302,6 +302,7 @@ def test_kill_it_anywhere_many_times(job, tmp_path, seed, num_kills, extra):
     assert len({number for number in kills if 0 < number < job.num_units}) > num_kills // 4
 
 
+@pytest.mark.slow
 def test_workers_die_with_their_driver(job, tmp_path):
     """Only the driver is killed: its worker processes must not write on while the next run does."""
     output = tmp_path / "out"
@@ -387,6 +388,7 @@ def test_signals_at_any_moment(job, tmp_path, number):
     print(codes)
 
 
+@pytest.mark.slow
 def test_sigterm_loses_nothing(job, tmp_path):
     output = tmp_path / "out"
     process = job.start(output)

@@ -190,6 +190,7 @@ def test_the_limit_takes_the_same_documents(tmp_path):
     assert made[0] == made[1] == made[2]
 
 
+@pytest.mark.slow
 def test_rejects_are_numbered_alike(tmp_path):
     corpus = _make(tmp_path, "jsonl")
     found = []
@@ -214,6 +215,7 @@ RECORDS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(
     records=st.lists(RECORDS, min_size=1, max_size=25),
     ending=st.sampled_from([b"\n", b"\r\n"]),

@@ -22,7 +22,7 @@ CASES = {
 MORE = {"llama2-sp-eod": ["policy.bos=never"]}
 
 
-@pytest.mark.parametrize("engine", ["gigatoken", "reference"])
+@pytest.mark.parametrize("engine", ["gigatoken", pytest.param("reference", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("golden", "tokenizer"), [(golden, path) for golden, paths in CASES.items() for path in paths])
 def test_same_bytes_as_megatron_preprocess_data(assets, tmp_path, golden, tokenizer, engine):
     settings = ["policy.empty=keep", *MORE.get(golden, []), f"runtime.engine={engine}"]

@@ -76,7 +76,7 @@ RUNTIMES = [
 ]
 
 
-FEW = [(None, "policy.special_text=reject"), (129, "policy.empty=keep")]
+FEW = [(129, "policy.special_text=reject")]
 POLICIES = ("policy.special_text=encode", "policy.special_text=reject", "policy.empty=keep")
 
 

@@ -339,9 +339,7 @@ def mounted(tmp_path):
     subprocess.run(["umount", str(folder)], capture_output=True, check=False)
 
 
-@pytest.mark.parametrize(
-    "size", ["400k", pytest.param("64k", marks=pytest.mark.slow), pytest.param("700k", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("size", [pytest.param(size, marks=pytest.mark.slow) for size in ("64k", "400k", "700k")])
 def test_a_full_disk(tmp_path, mounted, size):
     """Full at the first shards, among the shards, and while merging; enlarged, the same command completes."""
     corpus = _write_corpus(tmp_path / "c.jsonl", 1_000_000)

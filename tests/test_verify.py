@@ -190,6 +190,7 @@ def test_every_level_passes_what_we_published(published):
     assert report.num_sampled == 100
 
 
+@pytest.mark.slow
 def test_any_flipped_bit_is_found_with_the_manifest(copy):
     size = bin_(copy).stat().st_size
     for offset in range(0, size, max(1, size // 40)):
