@@ -135,7 +135,7 @@ def test_engine_and_reference_differ_only_on_the_tables(byte_json, scheme):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["gpt2", "cl100k", "qwen3.5", "o200k", "deepseek"])  # the others ask for no more
+@pytest.mark.parametrize("scheme", ["gpt2", "o200k"])  # tried with all when the tables were made: 60 s each
 def test_engine_and_reference_differ_only_on_the_tables_of_all_code_points(byte_json, scheme):
     text = _tokenizer_json(scheme, byte_json)
     words = [(code,) for code in [*_code_points(0x33500), *range(0xE0000, 0xE0200), 0x10FFFF]]

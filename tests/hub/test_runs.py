@@ -254,7 +254,6 @@ from dataprep.layout import RawFolder
 from dataprep.planning import resolve
 from dataprep.stages import tokenize
 from dataprep.supply import Supply
-from dataprep.transfer import Receipt, write_receipt
 start = time.monotonic()
 request = resolve("hf:org/name", "sample", sys.argv[1], settings=["reader.text=text"])
 listed = time.monotonic()
