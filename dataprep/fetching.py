@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dataprep.errors import SpecError
+from dataprep.objects import open_store
 from dataprep.planning import resolve_corpus
 from dataprep.sources import remember
-from dataprep.specs import Runtime, parse_settings
+from dataprep.specs import HubSource, Runtime, parse_settings
 from dataprep.stages.download import run, run_contents
 from dataprep.watcher import Progress, Silent
 
@@ -51,6 +52,8 @@ def download(
 
 def fetch(corpus: Corpus, listing: Listing, runtime: Runtime, watcher: Watcher) -> None:
     """Fetch all files of a listing, and the texts behind ids."""
+    if isinstance(corpus.source, HubSource) and corpus.source.contents is not None:
+        open_store(corpus.source.contents.url, anon=True)  # a package that is missing is said before hours of work
     remember(corpus.source, listing)
     watcher.stage("download", sum(file.num_bytes for file in listing.files if file.url is not None))
     run(corpus, listing, runtime, lambda n: watcher(Progress(source_bytes=n)))

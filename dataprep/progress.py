@@ -59,7 +59,9 @@ class Meter:
         if self.tokens:
             rate = self.text_bytes / 1e6 / passed
             parts.append(f"{self.documents:,} documents, {self.tokens:,} tokens, {rate:,.0f} MB/s")
-        if self.fetched:
+        if self.fetched and self.fetched >= self.to_fetch > 0:
+            parts.append(f"all {self.fetched / 1e9:,.2f} GB fetched")
+        elif self.fetched:
             of = f" of {max(self.fetched, self.to_fetch) / 1e9:,.2f}" if self.to_fetch else ""
             parts.append(f"fetched {self.fetched / 1e9:,.2f}{of} GB at {self.fetched / 1e6 / passed:,.1f} MB/s")
         return ", ".join(parts)
