@@ -16,6 +16,7 @@ import hashlib
 import json
 import logging
 import zlib
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from dataprep.web import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
 
     from dataprep.layout import RawFolder
     from dataprep.specs import Contents
@@ -41,6 +43,9 @@ PIECE_ROWS = 10_000
 
 PIECES = 2
 """Pieces at the same time, so that the slow texts at the end of one do not stop the next."""
+
+CALLS_PER_CONNECTION = 4
+"""Texts asked for at once, for each connection: between two such calls progress is told and a Ctrl-C is heard."""
 
 DAMAGED_ATTEMPTS = 3
 """How often a text whose checksum is wrong is fetched before it counts as missing."""
@@ -95,30 +100,29 @@ def run(fetching: Fetching, ids: Sequence[SourceFile]) -> None:
         Cancelled: the pause was stopped.
     """
     make_folder(fetching.folder.contents)
-    with hold(fetching.folder.contents / "lock"):
+    with (
+        hold(fetching.folder.contents / "lock"),
+        ThreadPoolExecutor(PIECES, "contents") as pool,
+        fetching.pause,  # left first, however it is left: the pool's threads then come to an end
+    ):
         for file in ids:
-            _one_file(fetching, file)
+            _one_file(fetching, pool, file)
 
 
 def _done_path(folder: RawFolder, file: SourceFile) -> Path:
     return folder.contents / f"{file.name}.json"
 
 
-def _one_file(fetching: Fetching, file: SourceFile) -> None:
+def _one_file(fetching: Fetching, pool: ThreadPoolExecutor, file: SourceFile) -> None:
     folder = fetching.folder.contents / file.name
     make_folder(folder)
     pieces: list[dict[str, Any]] = []
-    with ThreadPoolExecutor(PIECES, "contents") as pool:
-        window: list[Any] = []
-        try:
-            for first, keys in _ids(file, fetching.contents.column):
-                window.append(pool.submit(_one_piece, fetching, folder / f"{first:012d}.parquet", keys))
-                if len(window) > PIECES:
-                    pieces.append(window.pop(0).result())
-            pieces += [future.result() for future in window]
-        except BaseException:
-            fetching.pause.stop.set()
-            raise
+    window: deque[Future[dict[str, Any]]] = deque()
+    for first, keys in _ids(file, fetching.contents.column):
+        window.append(pool.submit(_one_piece, fetching, folder / f"{first:012d}.parquet", keys))
+        if len(window) > PIECES:
+            pieces.append(window.popleft().result())
+    pieces += [future.result() for future in window]
     done = [{**piece, "name": f"{file.name}/{piece['name']}"} for piece in pieces]
     record = {"ids": file.checksum, "contents": fetching.contents.to_json(), "pieces": done}
     write_json(_done_path(fetching.folder, file), record)
@@ -147,16 +151,19 @@ def _ids(file: SourceFile, column: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _one_piece(fetching: Fetching, path: Path, keys: list[str]) -> dict[str, Any]:
-    """Make a piece, unless it is there; returns what identifies it."""
+    """Make a piece, unless it is there and of these ids; returns what identifies it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if not path.exists():
+    if _is_of(path, fetching.contents.column, keys):
+        fetching.report(len(keys))
+    else:
         texts = _fetch(fetching, keys)
         if all(text is None for text in texts):
+            example = _url(fetching.contents, next(filter(None, keys), ""))
             raise SourceError(
-                f"{fetching.contents.url} gives none of {len(keys):,} texts, among them "
-                f"{_url(fetching.contents, keys[0])}: check the address, and whether the store lets you read it"
+                f"{fetching.contents.url} gives none of {len(keys):,} texts, among them {example}: check the address, "
+                "and whether the store lets you read it"
             )
         field = pa.field("text", pa.large_binary(), metadata={b"null": REASON})
         ids = pa.field(fetching.contents.column, pa.string())
@@ -165,7 +172,6 @@ def _one_piece(fetching: Fetching, path: Path, keys: list[str]) -> dict[str, Any
         pq.write_table(table, sink, compression="zstd", row_group_size=1000, write_page_checksum=True)
         with AtomicFile(path) as file:
             file.write(memoryview(sink.getvalue()))
-    fetching.report(len(keys))
     with explain(path, "read"):
         data = path.read_bytes()
     return {
@@ -174,6 +180,17 @@ def _one_piece(fetching: Fetching, path: Path, keys: list[str]) -> dict[str, Any
         "format": "parquet",
         "checksum": f"sha256:{hashlib.sha256(data).hexdigest()}",
     }
+
+
+def _is_of(path: Path, column: str, keys: list[str]) -> bool:
+    """Whether a piece that a dead run left is readable to its end and of these ids."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return bool(pq.read_table(path, page_checksum_verification=True).column(column).to_pylist() == keys)
+    except (pa.ArrowException, OSError, KeyError):
+        return False
 
 
 def _url(contents: Contents, key: str) -> str:
@@ -194,7 +211,7 @@ def _fetch(fetching: Fetching, keys: list[str]) -> list[bytes | None]:
     failures = 0
     while todo := [key for key in dict.fromkeys(keys) if key not in found]:
         fetching.pause.wait()
-        paths = {path.replace(marker, key): key for key in todo}
+        paths = {path.replace(marker, key): key for key in todo[: fetching.connections * CALLS_PER_CONNECTION]}
         answers = store.cat(list(paths), on_error="return", batch_size=fetching.connections)
         before, broken = len(found), None
         for place, answer in answers.items():
@@ -208,12 +225,12 @@ def _fetch(fetching: Fetching, keys: list[str]) -> list[bytes | None]:
                 damaged[key] = damaged.get(key, 0) + (text is None)
                 if text is not None or damaged[key] >= DAMAGED_ATTEMPTS:
                     found[key] = text
-        if len(found) < len(dict.fromkeys(keys)):
+        fetching.report(len(found) - before)
+        failed = len(paths) - (len(found) - before)
+        if failed:
             failures = 1 if len(found) > before else failures + 1
             reason = f"{type(broken).__name__}: {broken}" if broken is not None else "what came is damaged"
-            error = web.TransientError(
-                f"{len(set(keys) - set(found)):,} of {len(keys):,} texts failed, one by {reason}"
-            )
+            error = web.TransientError(f"{failed:,} of {len(paths):,} texts failed, one by {reason}")
             web.give_up_or_wait(error, fetching.contents.url, failures, fetching.pause, fetching.patience)
     if any(count >= DAMAGED_ATTEMPTS for count in damaged.values()):
         log.warning("%s: some texts are damaged at the source, and count as missing", fetching.contents.url)

@@ -90,6 +90,8 @@ def resolve(
     if policy.bos == "always" and identity.bos_id is None:
         raise SpecError(f"policy.bos=always: the tokenizer {identity.name} has no BOS token; use auto or never")
     found, listing = resolve_corpus(corpus, output, given)
+    if getattr(found.source, "contents", None) and not runtime.keep_raw:
+        raise SpecError(f"runtime.keep_raw=false has no effect: the texts of {found.name} are kept; leave it out")
     for key in ("keep_raw", "connections"):
         if key in given.get("runtime", {}) and listing.raw is None:
             raise SpecError(f"runtime.{key} has no effect: the corpus {found.name} is here already; leave it out")

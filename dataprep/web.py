@@ -17,7 +17,7 @@ import random
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dataprep.errors import Cancelled, SourceError
 
@@ -74,7 +74,10 @@ class TransientError(Exception):
 
 
 class Pause:
-    """Waiting that all threads share: when a server asks one of them to wait, it means all."""
+    """Waiting that all threads share: when a server asks one of them to wait, it means all.
+
+    As a context manager, leaving it stops all who wait, and who come to wait.
+    """
 
     def __init__(self, stop: threading.Event | None = None) -> None:
         self.stop = stop or threading.Event()
@@ -92,6 +95,12 @@ class Pause:
                 break
         if self.stop.is_set():
             raise Cancelled("stopped; run the same command again to go on: what was fetched is kept")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop.set()
 
     def ask(self, seconds: float) -> None:
         """Let nobody go on before this many seconds have passed."""

@@ -65,12 +65,12 @@ def with_contents(listing: Listing, contents: Contents) -> Listing:
     """The texts instead of the ids, if they are here."""
     assert listing.raw is not None
     found = load(RawFolder(Path(listing.raw)), listing.files, contents)
-    return listing.model_copy(update={"ids": True} if found is None else {"files": found})
+    return listing.model_copy(update={"ids": True} if found is None else {"ids": False, "files": found})
 
 
 def remember(source: FilesSource | HubSource | UrlsSource, listing: Listing) -> None:
-    """Keep a listing beside the files, for runs without network."""
-    if isinstance(source, FilesSource):
+    """Keep a listing beside the files, for runs without network; of texts behind ids, it is that of the ids."""
+    if isinstance(source, FilesSource) or (isinstance(source, HubSource) and source.contents and not listing.ids):
         return
     assert listing.raw is not None
     raw = RawFolder(Path(listing.raw))

@@ -14,7 +14,7 @@ import pytest
 
 import dataprep
 from dataprep import contents, fetching
-from dataprep.errors import SourceError
+from dataprep.errors import SourceError, SpecError
 
 REPO = "HuggingFaceTB/smollm-corpus"
 TEXTS = [f"def f{i}(x):\n    return x + {i}\n".encode() for i in range(45)]
@@ -130,3 +130,38 @@ def test_the_record_of_texts_is_of_these_ids(corpus, here, tmp_path):
     Path(done[0]).write_text(json.dumps({**value, "ids": "sha256:other"}))
 
     assert len(documents(dataprep.run("python-edu", "sample", tmp_path))) == 45
+
+
+def test_a_piece_that_is_damaged_or_of_other_ids_is_made_anew(corpus, tmp_path):
+    """What a dead run left is a name; what is in it counts."""
+    fetching.download("python-edu", tmp_path)
+    pieces = sorted(path for path in tmp_path.rglob("contents/**/0*.parquet") if path.is_file())
+    before = [path.read_bytes() for path in pieces]
+    for path in tmp_path.rglob("*.parquet.json"):
+        path.unlink()
+    pieces[0].write_bytes(before[1])
+    pieces[2].write_bytes(before[2][:-100] + bytes(100))
+
+    fetching.download("python-edu", tmp_path)
+
+    assert [path.read_bytes() for path in pieces] == before
+
+
+def test_texts_that_are_kept_cannot_be_asked_to_go(corpus, tmp_path):
+    with pytest.raises(SpecError, match=r"runtime.keep_raw=false has no effect: the texts of python-edu are kept"):
+        dataprep.run("python-edu", "sample", tmp_path, settings=["runtime.keep_raw=false"])
+
+
+def test_offline_runs_find_the_texts(corpus, tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    first = dataprep.run("python-edu", "sample", tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    again = dataprep.run("python-edu", "sample", tmp_path, settings=["policy.eod=none"])
+    assert again.manifest.counts.num_documents == first.manifest.counts.num_documents
+
+
+def test_a_look_at_some_documents_is_refused_before_anything_is_fetched(corpus, here, tmp_path):
+    with pytest.raises(SpecError, match=r"--limit: all texts of python-edu are fetched before .*dataprep download"):
+        dataprep.run("python-edu", "sample", tmp_path, limit=3)
+    assert here.served() == 0
