@@ -53,12 +53,6 @@ class Receipts:
             self._read()
             return self._found.get(name)
 
-    def all(self) -> dict[str, Receipt]:
-        """All of them, by name."""
-        with self._lock:
-            self._read()
-            return dict(self._found)
-
     def add(self, wanted: Wanted, sha256: str) -> Receipt:
         """Note what a file that lies there whole is."""
         mtime_ns = (self._folder.files / wanted.name).stat().st_mtime_ns
@@ -69,6 +63,9 @@ class Receipts:
         return receipt
 
     def _read(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if self._folder.receipts.stat().st_size == self._end:
+                return
         with contextlib.suppress(FileNotFoundError), self._folder.receipts.open("rb") as lines:
             lines.seek(self._end)
             for line in lines:

@@ -105,6 +105,7 @@ class Downloads:
         self._lines = Lines(runtime.connections)
         self._fetcher = Fetcher(folder, self._lines, self._pause, report)
         self._receipts = self._fetcher.receipts
+        self._siblings = [(sibling, Receipts(sibling)) for sibling in folder.siblings()]
         self._pool = ThreadPoolExecutor(runtime.connections, "download")
         self._order: list[threading.Thread] = []
         self._futures: dict[int, Future[None]] = {}
@@ -117,22 +118,23 @@ class Downloads:
 
     def missing(self, indices: Iterable[int]) -> list[int]:
         """Those of the files that have to be fetched; what another raw folder has of them is taken from there."""
-        receipts = self._receipts.all()
-        missing = [i for i in indices if not _is_here(Path(self._files[i].path), self._files[i], receipts)]
-        elsewhere = [(folder, Receipts(folder).all()) for folder in self._folder.siblings()] if missing else []
-        return [i for i in missing if not any(self._borrow(self._files[i], *other) for other in elsewhere)]
+        files = ((i, self._files[i]) for i in indices)
+        return [i for i, file in files if not (_is_here(Path(file.path), file, self._receipts) or self._borrow(file))]
 
-    def _borrow(self, file: SourceFile, folder: RawFolder, receipts: dict[str, Receipt]) -> bool:
-        """Link a file that another commit has as well."""
-        theirs, mine = folder.files / file.name, Path(file.path)
-        if not _wanted(file).is_proven or not _is_here(theirs, file, receipts):
+    def _borrow(self, file: SourceFile) -> bool:
+        """Link a file that another commit has as well; says whether there was one."""
+        if not _wanted(file).is_proven:
             return False
-        with contextlib.suppress(OSError):  # a file system without links: it is fetched
-            mine.parent.mkdir(parents=True, exist_ok=True)
-            mine.unlink(missing_ok=True)
-            os.link(theirs, mine)
-            self._receipts.add(_wanted(file), receipts[file.name].sha256)
-            return True
+        for folder, receipts in self._siblings:
+            theirs, mine, receipt = folder.files / file.name, Path(file.path), receipts.get(file.name)
+            if receipt is None or not _is_here(theirs, file, receipts):
+                continue
+            with contextlib.suppress(OSError):  # a file system without links: it is fetched
+                mine.parent.mkdir(parents=True, exist_ok=True)
+                mine.unlink(missing_ok=True)
+                os.link(theirs, mine)
+                self._receipts.add(_wanted(file), receipt.sha256)
+                return True
         return False
 
     def check_room(self, missing: Sequence[int]) -> None:
@@ -166,11 +168,10 @@ class Downloads:
 
     def _submit(self, todo: list[int]) -> None:
         for i in todo:
-            size = self._files[i].num_bytes
             with self._room:
                 while not self._pause.stop.is_set() and not self._fits(i):
                     self._room.wait()
-                self._held[i] = size
+                self._held[i] = self._files[i].num_bytes
             if self._pause.stop.is_set():
                 self._futures[i].set_exception(Cancelled("stopped; run the same command again to go on"))
             else:
@@ -181,8 +182,9 @@ class Downloads:
 
         There always is for one that somebody waits for, unless files before it are in use, which will make room.
         """
-        size, held = self._files[index].num_bytes, sum(self._held.values())
-        if self._runtime.keep_raw or held + size <= self.ahead_bytes:
+        if self._runtime.keep_raw:
+            return True
+        if sum(self._held.values()) + self._files[index].num_bytes <= self.ahead_bytes:
             return True
         first, last = self._urgent
         return index <= last and all(other >= first for other in self._held)
@@ -261,7 +263,7 @@ class Downloads:
         self._lines.__exit__()
 
 
-def _is_here(path: Path, file: SourceFile, receipts: dict[str, Receipt]) -> bool:
+def _is_here(path: Path, file: SourceFile, receipts: Receipts) -> bool:
     """Whether a file lies at a path as its receipt says; the user's own always does."""
     if file.url is None:
         return True
