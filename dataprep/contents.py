@@ -26,7 +26,7 @@ from dataprep import objects, web
 from dataprep.errors import SourceError
 from dataprep.specs import SourceFile
 from dataprep.storage import AtomicFile, explain, hold, make_folder, write_json
-from dataprep.web import Patience
+from dataprep.web import Patience, Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -34,12 +34,15 @@ if TYPE_CHECKING:
 
     from dataprep.layout import RawFolder
     from dataprep.specs import Contents
-    from dataprep.web import Pause
 
 log = logging.getLogger(__name__)
 
 PIECE_ROWS = 10_000
 """Rows of a piece: what is fetched again after a crash."""
+
+TEXTS_PER_CONNECTION = 16
+"""Texts of a few kilobytes fetched at the same time for each file of gigabytes: 128 by default. Each takes one round
+trip to the store, so their number, not the line, is what limits."""
 
 PIECES = 2
 """Pieces at the same time, so that the slow texts at the end of one do not stop the next."""
@@ -90,8 +93,21 @@ def load(folder: RawFolder, ids: Sequence[SourceFile], contents: Contents) -> tu
     return tuple(sorted(found, key=lambda piece: piece.name))
 
 
-def run(fetching: Fetching, ids: Sequence[SourceFile]) -> None:
+def run(
+    folder: RawFolder,
+    ids: Sequence[SourceFile],
+    contents: Contents,
+    connections: int,
+    report: Callable[[int], None],
+) -> None:
     """Fetch the texts of id files that are here.
+
+    Args:
+        folder: the raw folder.
+        ids: the files with ids.
+        contents: where the texts are.
+        connections: as for files; a text takes one for a much shorter time, see `TEXTS_PER_CONNECTION`.
+        report: called with the number of texts that are done, from several threads.
 
     Raises:
         SourceError: the store cannot be reached, or holds none of them.
@@ -99,9 +115,10 @@ def run(fetching: Fetching, ids: Sequence[SourceFile]) -> None:
         BusyError: another run is at it.
         Cancelled: the pause was stopped.
     """
-    make_folder(fetching.folder.contents)
+    fetching = Fetching(folder, contents, connections * TEXTS_PER_CONNECTION, Pause(), report)
+    make_folder(folder.contents)
     with (
-        hold(fetching.folder.contents / "lock"),
+        hold(folder.contents / "lock"),
         ThreadPoolExecutor(PIECES, "contents") as pool,
         fetching.pause,  # left first, however it is left: the pool's threads then come to an end
     ):

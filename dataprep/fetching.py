@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dataprep import contents, objects
 from dataprep.errors import SpecError
-from dataprep.objects import open_store
+from dataprep.layout import RawFolder
 from dataprep.planning import resolve_corpus
 from dataprep.sources import remember
 from dataprep.specs import HubSource, Runtime, parse_settings
-from dataprep.stages.download import run, run_contents
+from dataprep.stages import download as stage
 from dataprep.watcher import Progress, Silent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from dataprep.specs import Corpus, Listing
     from dataprep.watcher import Watcher
@@ -51,12 +52,25 @@ def download(
 
 
 def fetch(corpus: Corpus, listing: Listing, runtime: Runtime, watcher: Watcher) -> None:
-    """Fetch all files of a listing, and the texts behind ids."""
-    if isinstance(corpus.source, HubSource) and corpus.source.contents is not None:
-        open_store(corpus.source.contents.url, anon=True)  # a package that is missing is said before hours of work
+    """Fetch all files of a listing, and the texts behind ids.
+
+    Raises:
+        SpecError: a package that the texts need is not installed.
+        SourceError: some files or texts cannot be had; the others are there.
+        OutputError: the file system refuses.
+    """
+    texts = corpus.source.contents if isinstance(corpus.source, HubSource) and listing.ids else None
+    if texts is not None:
+        objects.open_store(texts.url, anon=True)  # a package that is missing is said before hours of work
     remember(corpus.source, listing)
     watcher.stage("download", sum(file.num_bytes for file in listing.files if file.url is not None))
-    run(corpus, listing, runtime, lambda n: watcher(Progress(source_bytes=n)))
-    if listing.ids:
+    stage.run(corpus, listing, runtime, lambda n: watcher(Progress(source_bytes=n)))
+    if texts is not None and listing.raw is not None:
         watcher.stage("texts", 0)
-        run_contents(corpus, listing, runtime, lambda n: watcher(Progress(documents=n)))
+        contents.run(
+            RawFolder(Path(listing.raw)),
+            listing.files,
+            texts,
+            runtime.connections,
+            lambda n: watcher(Progress(documents=n)),
+        )

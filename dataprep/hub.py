@@ -2,19 +2,17 @@
 
     commit    repository and revision -> 40 hex digits; everything after it asks for this commit
     tree      commit -> files with sizes and checksums
-    read      one small file, whole
     cache     some small files, in the hub's own cache
     address   hf://datasets/org/name@commit/path -> the address to fetch it from, and the headers for it
 
 All by huggingface_hub's public functions, so that ``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_HUB_OFFLINE`` and the login of
-``hf auth login`` mean what they mean everywhere. Fetching large files is `transfer`'s.
+``hf auth login`` mean what they mean everywhere. Fetching files is `requests`' and `transfer`'s.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import logging
 import re
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlsplit
 
 from dataprep import web
+from dataprep.digests import matches
 from dataprep.errors import DataprepError, SourceError
 from dataprep.web import Pause, TransientError, persist
 
@@ -129,7 +128,11 @@ def _page(repo: Repo, url: str) -> tuple[list[dict[str, Any]], str | None]:
 
 
 def describe(repo: Repo, paths: Iterable[str]) -> list[RepoFile]:
-    """Those of the named files that there are."""
+    """Those of the named files that there are.
+
+    Raises:
+        SourceError: no such repository, no permission, no network.
+    """
     from huggingface_hub import RepoFile as Entry
 
     found = _ask(
@@ -140,29 +143,6 @@ def describe(repo: Repo, paths: Iterable[str]) -> list[RepoFile]:
         for entry in found
         if isinstance(entry, Entry)
     ]
-
-
-def read(repo: Repo, file: RepoFile) -> bytes:
-    """A small file, checked.
-
-    Raises:
-        SourceError: it cannot be had, or is not what the tree says.
-    """
-    url = repo.file_url(file.path)
-
-    def get() -> bytes:
-        where, headers = address(url)
-        with explained(repo), web.transient():
-            response = web.client().get(where, headers=headers, timeout=web.timeout_seconds(), follow_redirects=True)
-            if response.status_code >= 400 and response.history:
-                raise TransientError(web.status_of(response))
-            web.raise_for_status(response)
-        data: bytes = response.content
-        if len(data) != file.num_bytes or not matches(data, file.checksum):
-            raise TransientError("what came is not what the listing says")
-        return data
-
-    return persist(get, url, Pause())
 
 
 def cache(repo: Repo, names: Sequence[str]) -> tuple[Repo, Path, list[str]]:
@@ -221,14 +201,6 @@ def _cached(repo: Repo, names: Sequence[str]) -> tuple[Repo, Path, list[str]]:
         raise SourceError(web.offline_message(f"the tokenizer {repo.id} at {repo.revision}") + f" ({HF_HUB_CACHE})")
     folder = next(iter(found.values())).parent
     return Repo(repo.id, repo.type, folder.name), folder, list(found)
-
-
-def matches(data: bytes, checksum: str) -> bool:
-    """Whether a content has a ``sha256:`` or ``git-sha1:`` checksum."""
-    algorithm, _, value = checksum.partition(":")
-    if algorithm == "git-sha1":
-        return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest() == value
-    return hashlib.sha256(data).hexdigest() == value
 
 
 def address(url: str) -> tuple[str, dict[str, str]]:

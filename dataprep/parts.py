@@ -1,4 +1,4 @@
-"""A file while it is fetched: whose it is, what is there of it, and its checksums as it grows.
+"""A file while it is fetched: whose it is, and what is there of it.
 
 A part is private to one process, which holds its lock while it writes. One that a dead run left is taken over by a
 rename: of several who try, one wins. Parts are written by position, so that even two who took each other for dead
@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from dataprep.storage import COPY_BYTES, MARK, explain, sync_folder
+from dataprep.digests import Digests
+from dataprep.storage import MARK, explain, sync_folder
 
 if TYPE_CHECKING:
     from dataprep.layout import RawFolder
@@ -59,38 +60,6 @@ class Wanted:
         return f"{self.num_bytes} {self.checksum}"
 
 
-class Digests:
-    """Checksums of a content, as it comes."""
-
-    def __init__(self, wanted: Wanted) -> None:
-        self._sha256 = hashlib.sha256()
-        self._git = hashlib.sha1(b"blob %d\0" % wanted.num_bytes, usedforsecurity=False)
-        self._needs_git = (wanted.checksum or "").startswith("git-sha1:")
-
-    def update(self, data: bytes | memoryview) -> None:
-        self._sha256.update(data)
-        if self._needs_git:
-            self._git.update(data)
-
-    def read(self, fd: int, stop: int) -> int:
-        """Take in the first bytes of a file, up to `stop`; says how many there were."""
-        view, position = memoryview(bytearray(COPY_BYTES)), 0
-        while position < stop and (count := os.preadv(fd, [view[: stop - position]], position)):
-            self.update(view[:count])
-            position += count
-        return position
-
-    @property
-    def sha256(self) -> str:
-        return self._sha256.hexdigest()
-
-    def agree(self, checksum: str | None) -> bool:
-        """Whether the content is what the source states; what states nothing about it agrees with all."""
-        algorithm, _, value = (checksum or "").partition(":")
-        known = {"sha256": self.sha256, "git-sha1": self._git.hexdigest()}
-        return known.get(algorithm, value) == value
-
-
 class Part:
     """A file while it is fetched.
 
@@ -100,7 +69,7 @@ class Part:
 
     def __init__(self, path: Path, fd: int, wanted: Wanted) -> None:
         self.path, self._fd, self._wanted = path, fd, wanted
-        self._digests = Digests(wanted)
+        self._digests = Digests(wanted.num_bytes, wanted.checksum)
         self.position = self._digests.read(fd, wanted.num_bytes)
 
     @classmethod
@@ -141,12 +110,12 @@ class Part:
         """Begin anew."""
         with explain(self.path, "cut back"):
             os.ftruncate(self._fd, 0)
-        self._digests, self.position = Digests(self._wanted), 0
+        self._digests, self.position = Digests(self._wanted.num_bytes, self._wanted.checksum), 0
 
     def is_whole(self) -> bool:
         """Whether all bytes are there, and are those that the source states."""
         whole = self.position == self._wanted.num_bytes == os.fstat(self._fd).st_size
-        return whole and self._digests.agree(self._wanted.checksum)
+        return whole and self._digests.agree()
 
     def publish(self, path: Path) -> bool:
         """Give it its name; False where somebody who took this process for dead has taken it over."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from dataprep import hub, objects, web
+from dataprep.digests import matches
 from dataprep.errors import SourceError
 from dataprep.parts import Wanted
 from dataprep.web import Pause, TransientError, asked_wait
@@ -86,7 +87,14 @@ class Requests:
         if urlsplit(wanted.url).scheme not in ("hf", "http", "https"):
             self._take(objects.blocks(wanted.url, sink.position, sink.stop, _etag(wanted)), sink)
             return
-        direct, self._direct = self._direct, None
+        try:
+            self._ask(sink, self._direct)
+        except BaseException:
+            self._direct = None  # it may have expired
+            raise
+
+    def _ask(self, sink: Sink, direct: str | None) -> None:
+        wanted = self._wanted
         url, headers = (direct, web.PLAIN) if direct is not None else address(wanted.url)
         if sink.position or sink.stop < wanted.num_bytes:
             last = sink.stop - 1 if sink.stop < wanted.num_bytes else ""
@@ -94,11 +102,10 @@ class Requests:
         request = web.client().stream("GET", url, headers=headers, timeout=web.timeout_seconds(), follow_redirects=True)
         with explained(wanted.url), web.transient(), request as response:
             self._check(response, sink, direct is not None)
-            if direct is not None or (response.history and response.url.host != response.history[0].url.host):
-                self._direct = str(response.url)  # a store of files, which asks for no token: the next range goes there
+            if response.history and response.url.host != response.history[0].url.host:
+                self._direct = str(response.url)  # a store of files, which asks for no token: other ranges go there
             self._take(response.iter_raw(), sink)
         if sink.position < sink.stop:
-            self._direct = None
             raise TransientError(f"the connection was closed at byte {sink.position:,} of {wanted.num_bytes:,}")
 
     def _take(self, blocks: Iterator[bytes], sink: Sink) -> None:
@@ -149,6 +156,25 @@ def _refused(response: Any, sink: Sink, direct: bool) -> None:
 def address(url: str) -> tuple[str, dict[str, str]]:
     """Where to fetch a file from, and the headers for it: a token for the hub, and for nobody else."""
     return hub.address(url) if url.startswith("hf:") else (url, web.PLAIN)
+
+
+def read(wanted: Wanted) -> bytes:
+    """A small file whole, in memory, checked against what its source states.
+
+    Raises:
+        SourceError: it cannot be had, or is not what its source states.
+    """
+    piece = Piece(0, wanted.num_bytes)
+    requests = Requests(wanted, Pause(), lambda n: None)
+
+    def get() -> None:
+        requests.get(piece)
+        if not matches(piece.data, wanted.checksum):
+            piece.restart()
+            raise TransientError("what came is not what the source states")
+
+    web.persist(get, wanted.url, Pause())
+    return bytes(piece.data)
 
 
 def peek(url: str, num_bytes: int, start: int, stop: int) -> bytes:

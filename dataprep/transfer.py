@@ -20,8 +20,9 @@ from concurrent.futures import wait
 from typing import TYPE_CHECKING
 
 from dataprep import web
+from dataprep.digests import Digests
 from dataprep.errors import SourceError
-from dataprep.parts import Digests, Part, Wanted, claim
+from dataprep.parts import Part, Wanted, claim
 from dataprep.receipts import Receipts
 from dataprep.requests import Piece, RangesIgnoredError, Requests
 from dataprep.storage import explain, make_folder
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
+    from dataprep.connections import Connections
     from dataprep.layout import RawFolder
-    from dataprep.lines import Lines
     from dataprep.receipts import Receipt
     from dataprep.requests import Sink
     from dataprep.web import Pause
@@ -57,7 +58,7 @@ class Fetcher:
 
     Args:
         folder: the raw folder.
-        lines: the connections.
+        connections: what requests go over.
         pause: waits, and stops.
         report: called with the number of new bytes.
         patience: how often to try.
@@ -69,15 +70,15 @@ class Fetcher:
     def __init__(
         self,
         folder: RawFolder,
-        lines: Lines,
+        connections: Connections,
         pause: Pause,
         report: Callable[[int], None],
         patience: Patience | None = None,
     ) -> None:
-        self._folder, self._lines, self._pause, self._report = folder, lines, pause, report
+        self._folder, self._connections, self._pause, self._report = folder, connections, pause, report
         self._patience = patience or Patience()
         self._numbers = itertools.count()
-        self._large = threading.Semaphore(1 + -(-lines.number // WINDOW))
+        self._large = threading.Semaphore(1 + -(-connections.number // WINDOW))
         self.receipts = Receipts(folder)
 
     def fetch(self, wanted: Wanted) -> Receipt:
@@ -110,11 +111,11 @@ class Fetcher:
         stat = path.stat()
         if receipt is not None and receipt.fits(wanted) and receipt.mtime_ns == stat.st_mtime_ns:
             return receipt
-        digests = Digests(wanted)
+        digests = Digests(wanted.num_bytes, wanted.checksum)
         with path.open("rb", buffering=0) as file:
             digests.read(file.fileno(), wanted.num_bytes)
         known = receipt.sha256 if receipt is not None and receipt.fits(wanted) else digests.sha256
-        if stat.st_size == wanted.num_bytes and digests.agree(wanted.checksum) and digests.sha256 == known:
+        if stat.st_size == wanted.num_bytes and digests.agree() and digests.sha256 == known:
             return self.receipts.add(wanted, digests.sha256)
         with explain(path, "replace"):
             path.unlink(missing_ok=True)
@@ -136,7 +137,7 @@ class Fetcher:
     def _fill(self, wanted: Wanted, part: Part) -> None:
         requests, corrupt, number = Requests(wanted, self._pause, self._report), 0, next(self._numbers)
         while True:
-            if part.position < part.stop or part.stop == 0:
+            if part.position < part.stop:
                 self._get(wanted, part, requests, number)
             if part.is_whole():
                 return
@@ -159,10 +160,10 @@ class Fetcher:
                 return
             except RangesIgnoredError as error:
                 log.info("%s: %s; fetching it in one piece", wanted.url, error)
-        self._lines.submit((number, 0), lambda: self._persist(part, wanted, requests)).result()
+        self._connections.submit((number, 0), lambda: self._persist(part, wanted, requests)).result()
 
     def _side_by_side(self, wanted: Wanted, part: Part, requests: Requests, number: int) -> None:
-        """Pieces are fetched by all lines and written in order, so that a part is always a beginning of its file."""
+        """Pieces are fetched side by side and written in order, so that a part is always a beginning of its file."""
         window: deque[tuple[Piece, Future[None]]] = deque()
         start = part.position
         try:
@@ -170,7 +171,7 @@ class Fetcher:
                 while start < part.stop and len(window) < WINDOW:
                     piece = Piece(start, min(start + PIECE_BYTES, part.stop))
                     call = functools.partial(self._persist, piece, wanted, requests)
-                    window.append((piece, self._lines.submit((number, start), call)))
+                    window.append((piece, self._connections.submit((number, start), call)))
                     start = piece.stop
                 window[0][1].result()
                 self._keep(part, [window.popleft()[0]])

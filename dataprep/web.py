@@ -115,21 +115,21 @@ def client() -> Any:
 
 
 @functools.cache
-def transport_errors() -> tuple[type[Exception], ...]:
-    """Everything that the client raises when a connection fails; its package has another name in each version."""
+def _package() -> Any:
+    """The HTTP package behind huggingface_hub, which has another name in each of its major versions."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    package = importlib.import_module(HfHubHTTPError.__bases__[0].__module__.partition(".")[0])
-    return (package.TransportError, package.TooManyRedirects, package.StreamError)
+    return importlib.import_module(HfHubHTTPError.__bases__[0].__module__.partition(".")[0])
 
 
-@functools.cache
+def transport_errors() -> tuple[type[Exception], ...]:
+    """Everything that the client raises when a connection fails."""
+    return (_package().TransportError, _package().TooManyRedirects, _package().StreamError)
+
+
 def address_errors() -> tuple[type[Exception], ...]:
     """What the client raises of an address or a header that cannot be sent."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    package = importlib.import_module(HfHubHTTPError.__bases__[0].__module__.partition(".")[0])
-    return (ValueError, package.InvalidURL)
+    return (ValueError, _package().InvalidURL)
 
 
 def is_offline() -> bool:

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from dataprep.specs import Corpus, FilesSource, HubSource, Mixture, Model, TokenizerSpec, load_yaml
+from dataprep.specs import Corpus, HubSource, Mixture, Model, TokenizerSpec, load_yaml
 
 M = TypeVar("M", bound=Model)
 
@@ -66,14 +66,12 @@ def _corpus(path: Path) -> dict[str, Any]:
         return {**mixture.to_json(), "size": None, "text": None, "gated": False, "subsets": parts}
     corpus = Corpus.from_json(value, str(path))
     source = corpus.source
-    hub = isinstance(source, HubSource)
     contents = isinstance(source, HubSource) and source.contents is not None
     return {
         **corpus.to_json(),
         "text": None if contents or corpus.reader.format == "text" else corpus.reader.text,
         "gated": source.gated if isinstance(source, HubSource) else False,
         "subsets": list(source.subsets) if isinstance(source, HubSource) else [],
-        "from": source.repo if hub else None if isinstance(source, FilesSource) else source.urls[0],  # type: ignore[union-attr]
     }
 
 

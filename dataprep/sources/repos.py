@@ -20,7 +20,9 @@ from dataprep import hub
 from dataprep.errors import SourceError, SpecError
 from dataprep.hub import Repo, RepoFile
 from dataprep.layout import RawFolder
+from dataprep.parts import Wanted
 from dataprep.readers import format_by_name
+from dataprep.requests import read
 from dataprep.specs import Listing, SourceFile
 
 if TYPE_CHECKING:
@@ -38,7 +40,12 @@ SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
 
 
 def list_repo(source: HubSource, reader: ReaderSpec, output: Path) -> Listing:
-    """The files of a repository that a source names."""
+    """The files of a repository that a source names.
+
+    Raises:
+        SpecError: there are none, or which of several configurations is not said.
+        SourceError: the hub refuses, or cannot be reached.
+    """
     repo = hub.commit(Repo(source.repo, source.type, source.revision))
     globs = source.globs
     found = matching(repo, globs) if globs else by_card(repo, source.subset)
@@ -122,8 +129,11 @@ def by_card(repo: Repo, subset: str | None) -> list[RepoFile]:
     Raises:
         SpecError: the card has no such configuration, or several and none was chosen.
     """
-    cards = hub.describe(repo, [CARD])
-    configurations = _configurations(hub.read(repo, cards[0])) if cards else []
+    configurations: list[Configuration] = []
+    for card in hub.describe(repo, [CARD]):
+        configurations = _configurations(
+            read(Wanted(card.path, repo.file_url(card.path), card.num_bytes, card.checksum))
+        )
     if not configurations:
         if subset is not None:
             raise SpecError(f"{repo.id}: its card names no configurations, so there is no {subset!r}; leave it out")

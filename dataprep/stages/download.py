@@ -1,6 +1,6 @@
 """Fetch the files of a corpus, in order, some at a time, ahead of whoever waits for them.
 
-    run     all files of a corpus, and the texts behind their ids, whoever may need them later
+    run     all files of a corpus, whoever may need them later
 
     start   these files are wanted, in this order
     wait    until they are whole, checked, and what their names say
@@ -19,14 +19,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from dataprep import contents
+from dataprep.connections import Connections
 from dataprep.errors import Cancelled, DataprepError, OutputError, SourceError
 from dataprep.layout import RawFolder
-from dataprep.lines import Lines
 from dataprep.parts import Wanted
 from dataprep.readers import check_format
 from dataprep.receipts import Receipt, Receipts
-from dataprep.specs import HubSource
 from dataprep.storage import existing, explain
 from dataprep.transfer import Fetcher
 from dataprep.web import Pause, TransientError
@@ -39,16 +37,12 @@ if TYPE_CHECKING:
 GIVING_UP = 3
 """Files in a row that could not be had for all patience, before the rest is not tried any more."""
 
-CONTENTS_PER_CONNECTION = 16
-"""Texts of a few kilobytes fetched at the same time for each file of gigabytes: 128 by default. Each takes one round
-trip to the store, so their number, not the line, is what limits."""
-
 
 def run(corpus: Corpus, listing: Listing, runtime: Runtime, report: Callable[[int], None]) -> None:
     """Fetch all files that a listing names; one that cannot be had does not keep the others from coming.
 
     Args:
-        corpus: for its reader, and for where texts are whose ids the files hold.
+        corpus: for its reader.
         listing: of it.
         runtime: connections.
         report: called with the number of new bytes, from several threads.
@@ -69,16 +63,6 @@ def run(corpus: Corpus, listing: Listing, runtime: Runtime, report: Callable[[in
     if failed:
         more = f"; and {len(failed) - 1:,} other files failed" if len(failed) > 1 else ""
         raise SourceError(f"{failed[0]}{more}") from failed[0]
-
-
-def run_contents(corpus: Corpus, listing: Listing, runtime: Runtime, report: Callable[[int], None]) -> None:
-    """Fetch the texts behind the ids of files that are here; `report` is called with the number of texts."""
-    assert isinstance(corpus.source, HubSource)
-    assert corpus.source.contents is not None
-    assert listing.raw is not None
-    connections = runtime.connections * CONTENTS_PER_CONNECTION
-    folder = RawFolder(Path(listing.raw))
-    contents.run(contents.Fetching(folder, corpus.source.contents, connections, Pause(), report), listing.files)
 
 
 class Downloads:
@@ -102,8 +86,8 @@ class Downloads:
     ) -> None:
         self._folder, self._files, self._reader, self._runtime = folder, files, reader, runtime
         self._pause = Pause()
-        self._lines = Lines(runtime.connections)
-        self._fetcher = Fetcher(folder, self._lines, self._pause, report)
+        self._connections = Connections(runtime.connections)
+        self._fetcher = Fetcher(folder, self._connections, self._pause, report)
         self._receipts = self._fetcher.receipts
         self._siblings = [(sibling, Receipts(sibling)) for sibling in folder.siblings()]
         self._pool = ThreadPoolExecutor(runtime.connections, "download")
@@ -250,7 +234,7 @@ class Downloads:
                 self._room.notify_all()
 
     def __enter__(self) -> Self:
-        self._lines.__enter__()
+        self._connections.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -260,7 +244,7 @@ class Downloads:
         for thread in self._order:
             thread.join()
         self._pool.shutdown()
-        self._lines.__exit__()
+        self._connections.__exit__()
 
 
 def _is_here(path: Path, file: SourceFile, receipts: Receipts) -> bool:

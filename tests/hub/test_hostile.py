@@ -11,9 +11,9 @@ import pytest
 
 import dataprep
 from dataprep import fetching, web
+from dataprep.connections import Connections
 from dataprep.errors import SourceError, SpecError
 from dataprep.layout import RawFolder
-from dataprep.lines import Lines
 from dataprep.parts import Wanted
 from dataprep.planning import resolve
 from dataprep.transfer import Fetcher
@@ -77,7 +77,7 @@ def test_a_server_that_gives_too_little_and_refuses_the_rest_is_given_up(here, t
     url = here.plain("/a.bin", b"x" * 50_000)
     here.fault("status", "*a.bin", side="plain", status=416, times=-1)
     folder = RawFolder(tmp_path / "raw")
-    with Lines(1) as connections:
+    with Connections(1) as connections:
         fetcher = Fetcher(folder, connections, Pause(), lambda n: None, Patience(attempts=3, first_seconds=0.001))
         with pytest.raises(SourceError, match="in a row"):
             fetcher.fetch(Wanted("a.bin", url, 60_000, None))
@@ -113,7 +113,7 @@ def test_a_part_of_another_boot_is_not_trusted_where_nothing_proves_it(here, tmp
     left = folder.parts / f"{folder.part(want.name, want.identity)}elsewhere-17-0a1b2c3d"
     left.write_bytes(bytes(30_000))
     os.utime(left, (1, 1))
-    with Lines(1) as connections:
+    with Connections(1) as connections:
         Fetcher(folder, connections, Pause(), lambda n: None).fetch(want)
     assert (folder.files / "a.bin").read_bytes() == b"x" * 50_000
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Lines:
+class Connections:
     """Threads that do one call each at a time, the smallest priority first. Use as a context manager.
 
     Args:
@@ -29,7 +29,9 @@ class Lines:
         self.number = number
         self._queue: queue.PriorityQueue[tuple[tuple[float, ...], int, Callable[[], None]]] = queue.PriorityQueue()
         self._count = itertools.count()
-        self._threads = [threading.Thread(target=self._work, name=f"line-{i}", daemon=True) for i in range(number)]
+        self._threads = [
+            threading.Thread(target=self._work, name=f"connection-{i}", daemon=True) for i in range(number)
+        ]
 
     def submit(self, priority: tuple[float, ...], call: Callable[[], T]) -> Future[T]:
         """Have a call done; the future knows what came of it."""
