@@ -119,7 +119,13 @@ def test_list_and_status(folder, made):
     datasets = json.loads(dataprep("list", "datasets", "-o", "out", "--json", cwd=folder).stdout)
     status = json.loads(dataprep("status", "out", "--json", cwd=folder).stdout)
 
+    oscar = next(entry for entry in corpora if entry["name"] == "oscar")
+    table = dataprep("list", "corpora", cwd=folder).stdout
     assert "sample" in {entry["name"] for entry in corpora}
+    assert (oscar["text"], oscar["license"], oscar["gated"]) == ("content", "cc0-1.0", True)
+    assert [line.split()[:5] for line in table.splitlines() if line.startswith("oscar ")] == [
+        ["oscar", "?", "content", "gated", "cc0-1.0"]
+    ]
     assert {"gpt2", "llama2", "llama3.1-8b", "sample"} <= {entry["name"] for entry in tokenizers}
     assert [entry["prefix"] for entry in datasets] == [made.stdout.strip()]
     assert [(entry["state"], entry["units"], entry["units_done"]) for entry in status] == [("published", 1, 1)]

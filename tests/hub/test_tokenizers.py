@@ -137,6 +137,29 @@ def test_what_came_is_checked_and_tried_again(here, identity, fault):
     assert injected.fired == 1
 
 
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+def test_an_answer_that_passes_is_waited_for(here, identity, method, status):
+    """Faults of what huggingface_hub asks when it fetches a file: first the head, then the body."""
+    here.add("models", "org/name", FILES)
+    faults = [here.fault("status", f"*{name}", method=method, status=status) for name in FILES if "tokenizer" in name]
+
+    assert identity("org/name").vocab_size == 8192
+    assert [fault.fired for fault in faults] == [1, 1]
+
+
+def test_a_private_repository_needs_its_owners_token(hub, dataprep_cli, text):
+    hub.add("models", "org/mine", FILES, private=True)
+    hub.tokens.add("hf_good")
+
+    stranger = dataprep_cli("plan", text, "-t", "org/mine")
+    assert stranger.returncode == 1
+    assert "the hub has no model org/mine, or it is private" in stranger.stderr
+    assert "HF_TOKEN" in stranger.stderr
+    owner = dataprep_cli("plan", text, "-t", "org/mine", "--json", HF_TOKEN="hf_good")
+    assert planned(owner)["vocab_size"] == 8192
+
+
 def test_a_tokenizer_that_stays_damaged_is_never_used(here, identity, tmp_path):
     here.add("models", "org/name", FILES)
     here.fault("corrupt", "*tokenizer.json", at=100_000, times=-1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -29,7 +30,10 @@ SMALL = b'{"a": 1}' * 500
 QUICK = Patience(attempts=5, first_seconds=0.002, most_seconds=0.01)
 NAME = "data/one file.bin"
 
-RECOVERABLE = ("close", "reset", "short", "corrupt", "ignore_range", "wrong_range", "lying_range", "html", "status")
+LOSSLESS = ("close", "stall", "status", "expired")
+"""Faults after which everything that came is kept."""
+
+RECOVERABLE = (*LOSSLESS, "reset", "short", "corrupt", "ignore_range", "wrong_range", "lying_range", "html")
 STATUSES = (408, 425, 429, 500, 502, 503, 504)
 
 
@@ -90,6 +94,8 @@ def inject(hub, draw, kind):
     options = {"at": draw.randrange(1, most)} if kind in ("close", "reset", "corrupt", "short") else {}
     if kind == "stall":
         options = {"at": draw.randrange(1, most), "seconds": 30}
+    if kind == "expired":
+        return hub.fault("status", "*one file.bin", side="cdn", status=403)
     if kind == "status":
         headers = draw.choice([{}, {"Retry-After": "0"}, {"RateLimit": '"resolvers";r=0;t=-1'}])
         options = {"status": draw.choice(STATUSES), "headers": headers}
@@ -117,8 +123,11 @@ def check(hub, folder, want, faults, seed):
 
 
 @pytest.mark.parametrize("number", [60, pytest.param(250, marks=pytest.mark.slow)])
-def test_one_fault_and_two_at_random_places(here, repo, tmp_path, number, pieces):
+def test_one_fault_and_two_at_random_places(here, repo, tmp_path, number, pieces, monkeypatch):
     """Range faults wait for a request that resumes, so they are paired with what breaks off."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
     want, through, fired = wanted(repo), 0, dict.fromkeys(RECOVERABLE, 0)
     for seed in range(number):
         draw = random.Random(seed)
@@ -126,10 +135,16 @@ def test_one_fault_and_two_at_random_places(here, repo, tmp_path, number, pieces
         if seed % 2 or "range" in kinds[0]:
             kinds.insert(0, "close" if "range" in kinds[0] else draw.choice(RECOVERABLE))
         faults = [inject(here, draw, kind) for kind in kinds]
-        folder = RawFolder(tmp_path / str(seed))
+        folder, before = RawFolder(tmp_path / str(seed)), here.served()
         through += check(here, folder, want, faults, (seed, kinds))
         for fault, kind in zip(faults, kinds, strict=True):
             fired[kind] += fault.fired
+        wasted = here.served() - before - SIZE
+        assert (
+            0
+            <= wasted
+            <= sum(SIZE * fault.fired for fault, kind in zip(faults, kinds, strict=True) if kind not in LOSSLESS)
+        )
         (folder.files / want.name).unlink(missing_ok=True)
     assert through == number, "all of them pass, once or twice"
     assert all(fired.values()), fired
@@ -376,11 +391,15 @@ def test_a_stopped_fetch_keeps_what_came(here, repo, folder, pieces):
     assert held(folder, want) == DATA
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
-def test_a_folder_that_cannot_be_written_is_an_error(repo, tmp_path):
-    (tmp_path / "raw").mkdir(mode=0o500)
-    with pytest.raises(OutputError):
-        fetch(RawFolder(tmp_path / "raw"), wanted(repo))
+@pytest.mark.parametrize("taken", ["raw", "raw/files", "raw/parts"])
+def test_a_folder_that_cannot_be_made_is_an_error(here, repo, folder, taken):
+    path = folder.path.parent / taken
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("precious")
+    with pytest.raises(OutputError, match=re.escape(str(path))):
+        fetch(folder, wanted(repo))
+    assert path.read_text() == "precious"
+    assert here.served() == 0
 
 
 def test_receipts_survive_a_line_that_a_crash_cut_off(here, repo, folder):
