@@ -139,12 +139,9 @@ def test_one_fault_and_two_at_random_places(here, repo, tmp_path, number, pieces
         through += check(here, folder, want, faults, (seed, kinds))
         for fault, kind in zip(faults, kinds, strict=True):
             fired[kind] += fault.fired
-        wasted = here.served() - before - SIZE
-        assert (
-            0
-            <= wasted
-            <= sum(SIZE * fault.fired for fault, kind in zip(faults, kinds, strict=True) if kind not in LOSSLESS)
-        )
+        # its own answer, and what had come of the others: all of it where a checksum is wrong
+        lossy = sum(fault.fired for fault, kind in zip(faults, kinds, strict=True) if kind not in LOSSLESS)
+        assert 0 <= here.served() - before - SIZE <= 2 * SIZE * lossy, (seed, kinds)
         (folder.files / want.name).unlink(missing_ok=True)
     assert through == number, "all of them pass, once or twice"
     assert all(fired.values()), fired
