@@ -13,10 +13,12 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import struct
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -380,6 +382,27 @@ class InlineCluster:
         for item in items:
             function(item, lambda progress: None)
             yield item
+
+
+@pytest.fixture
+def mounted() -> Iterator[Callable[[Path, str], Path]]:
+    """A function that mounts a tmpfs on a folder, with options; undone at the end."""
+    folders: list[Path] = []
+
+    def mount(folder: Path, options: str) -> Path:
+        folder.mkdir(parents=True)
+        command = ["mount", "-t", "tmpfs", "-o", options, "dataprep-test", str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"cannot mount a tmpfs here: {done.stderr.strip()}")
+        folders.append(folder)
+        return folder
+
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("mounting a tmpfs needs root")
+    yield mount
+    for folder in folders:
+        subprocess.run(["umount", str(folder)], capture_output=True, check=False)
 
 
 @pytest.fixture

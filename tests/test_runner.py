@@ -320,25 +320,6 @@ def test_a_folder_of_the_datasets_name_without_manifest(corpus, tmp_path):
 # --- outputs that refuse
 
 
-@pytest.fixture
-def mounted(tmp_path):
-    """A function that mounts a tmpfs; undone at the end."""
-    folder = tmp_path / "mounted"
-    folder.mkdir()
-
-    def mount(options: str) -> Path:
-        command = ["mount", "-t", "tmpfs", "-o", options, "dataprep-test", str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"cannot mount a tmpfs here: {done.stderr.strip()}")
-        return folder
-
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("mounting a tmpfs needs root")
-    yield mount
-    subprocess.run(["umount", str(folder)], capture_output=True, check=False)
-
-
 @pytest.mark.parametrize("size", [pytest.param(size, marks=pytest.mark.slow) for size in ("64k", "400k", "700k")])
 def test_a_full_disk(tmp_path, mounted, size):
     """Full at the first shards, among the shards, and while merging; enlarged, the same command completes."""
@@ -365,8 +346,8 @@ def test_a_full_disk(tmp_path, mounted, size):
         assert Path(f"{prefix}.{suffix}").read_bytes() == Path(f"{expected.prefix}.{suffix}").read_bytes()
 
 
-def test_a_read_only_output(corpus, mounted):
-    output = mounted("size=1m,ro")
+def test_a_read_only_output(corpus, tmp_path, mounted):
+    output = mounted(tmp_path / "mounted", "size=1m,ro")
     for place in (output, output / "deeper"):
         done = _command(corpus, place)
         assert done.returncode in (1, 2)
@@ -375,8 +356,8 @@ def test_a_read_only_output(corpus, mounted):
         assert done.stdout == ""
 
 
-def test_a_dataset_on_a_read_only_disk_is_found(corpus, mounted):
-    output = mounted("size=16m")
+def test_a_dataset_on_a_read_only_disk_is_found(corpus, tmp_path, mounted):
+    output = mounted(tmp_path / "mounted", "size=16m")
     first = _run(corpus, output)
     subprocess.run(["mount", "-o", "remount,ro", str(output)], check=True)
     again = _run(corpus, output)

@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 
 
 def list_urls(source: UrlsSource, reader: ReaderSpec, output: Path) -> Listing:
-    """The files that addresses name."""
+    """The files that addresses name.
+
+    Raises:
+        SpecError: they name none, or two of the same name.
+        SourceError: one cannot be reached, or does not say its size.
+    """
     found = {one.url: one for url in source.urls for one in _look(url)}
     folder = _common_folder(list(found))
     named: dict[str, Found] = {}
