@@ -325,7 +325,7 @@ def test_a_full_disk(tmp_path, mounted, size):
     """Full at the first shards, among the shards, and while merging; enlarged, the same command completes."""
     corpus = _write_corpus(tmp_path / "c.jsonl", 1_000_000)
     expected = _run(corpus, tmp_path / "other")
-    output = mounted(f"size={size}")
+    output = mounted(tmp_path / "mounted", f"size={size}")
     for _ in range(2):  # still full the second time
         done = _command(corpus, output)
         assert done.returncode == 1, (done.stdout, done.stderr)
