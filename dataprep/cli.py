@@ -75,6 +75,8 @@ def _options(
     logger.setLevel(logging.WARNING if quiet else logging.INFO)
     if not logger.handlers:
         logger.addHandler(logging.StreamHandler())
+    for name in () if debug else ("botocore", "fsspec", "gcsfs", "s3fs"):
+        logging.getLogger(name).addHandler(logging.NullHandler())  # what they say of an error, our message says
 
 
 @app.command()

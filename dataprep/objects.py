@@ -1,8 +1,7 @@
 """Object stores and other file systems, by fsspec: list, and read a range.
 
 Their credentials are found as their own tools find them (``AWS_PROFILE``, ``AWS_ENDPOINT_URL``,
-``GOOGLE_APPLICATION_CREDENTIALS``, ...); fsspec's settings by environment hold, e.g. ``FSSPEC_S3_ANON=true`` for a
-public bucket without credentials.
+``GOOGLE_APPLICATION_CREDENTIALS``, ...); fsspec's settings by environment hold, see `ANONYMOUS`.
 """
 
 from __future__ import annotations
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
 
 REQUEST_BYTES = 16 << 20
 """What is asked for at once."""
+
+ANONYMOUS = {"s3": "FSSPEC_S3_ANON=true", "gs": "FSSPEC_GS_TOKEN=anon"}
+"""What to set to read a public bucket without credentials: fsspec's settings by environment."""
 
 PACKAGES = {"s3": "dataprep-llm[s3]", "s3a": "dataprep-llm[s3]", "gs": "dataprep-llm[gcs]", "gcs": "dataprep-llm[gcs]"}
 
@@ -121,16 +123,22 @@ def _translated(call: Callable[[], Any], url: str) -> Any:
         return call()
     except FileNotFoundError as error:
         raise SourceError(f"{url} does not exist (or the bucket hides it from you): check the address") from error
-    except PermissionError as error:
-        raise SourceError(
-            f"{url}: {error}; check your credentials, or set FSSPEC_S3_ANON=true for a public bucket"
-        ) from error
     except (DataprepError, TransientError):
         raise
     except Exception as error:  # the error trees of the stores have no common root
-        if type(error).__name__ == "NoCredentialsError":
-            raise SourceError(
-                f"{url}: no credentials found; give them as for the store's own tools, or set FSSPEC_S3_ANON=true for "
-                "a public bucket"
-            ) from error
+        if _is_refusal(error):
+            public = ANONYMOUS.get(urlsplit(url).scheme)
+            hint = f", or set {public} for a public bucket" if public else ""
+            said = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            raise SourceError(f"{url}: {said}; give credentials as for the store's own tools{hint}") from error
         raise TransientError(f"{type(error).__name__}: {error}") from error
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether a store wants other credentials (as s3fs 2026.9, botocore 1.43, gcsfs 2026.10 say it)."""
+    return (
+        isinstance(error, PermissionError)
+        or type(error).__name__ == "NoCredentialsError"
+        or getattr(error, "code", None) in (401, 403)
+        or (isinstance(error, OSError) and str(error).startswith("Forbidden"))
+    )

@@ -1,10 +1,15 @@
-"""Files by their addresses: plain HTTP on loopback, and a real S3 protocol."""
+"""Files by their addresses: plain HTTP on loopback, and servers of S3 and Google Cloud Storage."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
+import threading
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import zstandard
@@ -133,7 +138,74 @@ def test_without_credentials_the_message_says_what_to_give(s3, here, tmp_path):
         fetching.download("s3://bucket/a.jsonl", tmp_path)
 
 
-def test_a_scheme_whose_package_is_missing_says_which(here, tmp_path):
+# --- Google Cloud Storage
+
+
+@pytest.fixture
+def bucket(monkeypatch, tmp_path):
+    """A server on loopback, which STORAGE_EMULATOR_HOST names; `bucket("key", content)` puts an object in `bucket`."""
+    import gcsfs
+    from gcp_storage_emulator.server import create_server
+
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
+    server.start()
+    url = f"http://127.0.0.1:{server._api._httpd.server_address[1]}"
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+
+    def put(key, content):
+        query = f"uploadType=media&name={quote(key, safe='')}"
+        request = urllib.request.Request(f"{url}/upload/storage/v1/b/bucket/o?{query}", data=content, method="POST")
+        request.add_header("Content-Type", "application/octet-stream")
+        urllib.request.urlopen(request).close()
+
+    gcsfs.GCSFileSystem.clear_instance_cache()
+    yield put
+    gcsfs.GCSFileSystem.clear_instance_cache()
+    server.stop()
+
+
+def test_google_cloud_storage(bucket, here, tmp_path):
+    for name, data in (("in/a.jsonl", LINES), ("in/x/b.jsonl", OTHER)):
+        bucket(name, data)
+
+    assert fetched(fetching.download("gs://bucket/in/*.jsonl", tmp_path)) == {"a.jsonl": LINES}
+    assert documents(dataprep.run("gs://bucket/in/", "sample", tmp_path)) == 300
+    with pytest.raises(SpecError, match="gs://bucket/none names no file"):
+        fetching.download("gs://bucket/none", tmp_path)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_google_cloud_storage_refuses(here, tmp_path, monkeypatch, status):
+    import gcsfs
+
+    answer = {"error": {"code": status, "message": "Anonymous caller does not have storage.objects.get access"}}
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *arguments):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever).start()
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
+        gcsfs.GCSFileSystem.clear_instance_cache()
+        try:
+            with pytest.raises(SourceError, match=r"a.jsonl: Anonymous caller .*FSSPEC_GS_TOKEN=anon for a public"):
+                fetching.download("gs://bucket/a.jsonl", tmp_path)
+        finally:
+            server.shutdown()
+            gcsfs.GCSFileSystem.clear_instance_cache()
+
+
+def test_a_scheme_whose_package_is_missing_says_which(here, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "gs", raising=False)
     with pytest.raises(SpecError, match=r"gs://b/a.jsonl: .*pip install 'dataprep-llm\[gcs\]'"):
         fetching.download("gs://b/a.jsonl", tmp_path)
     with pytest.raises(SpecError, match=r"nope://b/a.jsonl"):
