@@ -64,7 +64,7 @@ def unpacked_sdist(sdist, tmp_path_factory) -> Path:
     """The folder that the sdist unpacks to."""
     folder = tmp_path_factory.mktemp("unpacked")
     with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))  # since 3.11.4
     (root,) = folder.iterdir()
     return root
 
