@@ -40,6 +40,7 @@ def open_store(url: str, **options: Any) -> tuple[Any, str]:
 
     Raises:
         SpecError: no such file system, or its package is not installed.
+        SourceError: offline; or the server of a file system that connects at once cannot be reached.
     """
     import fsspec
 
@@ -53,6 +54,8 @@ def open_store(url: str, **options: Any) -> tuple[Any, str]:
         raise SpecError(f"{url}: reading {scheme}:// needs a package more: {hint}") from error
     except ValueError as error:
         raise SpecError(f"{url}: {error}") from error
+    except OSError as error:
+        raise SourceError(f"cannot open {url}: {error}; check the address, and the network") from error
     return store, path
 
 
@@ -131,6 +134,8 @@ def _translated(call: Callable[[], Any], url: str) -> Any:
             hint = f", or set {public} for a public bucket" if public else ""
             said = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise SourceError(f"{url}: {said}; give credentials as for the store's own tools{hint}") from error
+        if isinstance(error, ValueError):  # a request that the store's package refuses to send
+            raise SourceError(f"{url}: {error}; check the address") from error
         raise TransientError(f"{type(error).__name__}: {error}") from error
 
 

@@ -220,6 +220,8 @@ def explained(url: str) -> Iterator[None]:
         if error.response.status_code in web.TRANSIENT:
             raise
         raise SourceError(f"cannot fetch {url}: {web.status_of(error.response)}; check the address") from error
+    except web.address_errors() as error:  # of a redirect, say
+        raise SourceError(f"cannot fetch {url}: {error}; check the address") from error
 
 
 def _etag(wanted: Wanted) -> str | None:

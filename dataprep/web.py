@@ -129,7 +129,7 @@ def transport_errors() -> tuple[type[Exception], ...]:
 
 def address_errors() -> tuple[type[Exception], ...]:
     """What the client raises of an address or a header that cannot be sent."""
-    return (ValueError, _package().InvalidURL)
+    return (ValueError, _package().InvalidURL, _package().UnsupportedProtocol)
 
 
 def is_offline() -> bool:
@@ -201,6 +201,8 @@ def transient() -> Iterator[None]:
 
     try:
         yield
+    except address_errors():
+        raise
     except transport_errors() as error:
         hint = " (--offline makes do with what is here)" if type(error).__name__ == "ConnectError" else ""
         raise TransientError(f"{type(error).__name__} {error}{hint}".strip()) from error

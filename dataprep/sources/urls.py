@@ -30,7 +30,7 @@ def list_urls(source: UrlsSource, reader: ReaderSpec, output: Path) -> Listing:
     """The files that addresses name.
 
     Raises:
-        SpecError: they name none, or two of the same name.
+        SpecError: one is no address; they name no file, or two of the same name.
         SourceError: one cannot be reached, or does not say its size.
     """
     found = {one.url: one for url in source.urls for one in _look(url)}
@@ -88,9 +88,17 @@ def _name(url: str, folder: str) -> str:
 
 
 def _look(url: str) -> list[Found]:
-    if urlsplit(url).scheme not in ("http", "https"):
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise SpecError(f"{url} is no address: {error}") from error
+    if not parts.netloc and parts.scheme != "file":
+        what = "host" if parts.scheme in ("http", "https") else "bucket or host"
+        raise SpecError(f"{url} is no address: it names no {what} after {parts.scheme}://")
+    if parts.scheme not in ("http", "https"):
         return objects.find(url)
-    if "*" in urlsplit(url).path:
+    if "*" in parts.path:
         raise SpecError(f"{url}: HTTP has no listing, so an address cannot be a glob; give every file's address")
     return [persist(lambda: _head(url), url, Pause())]
 
@@ -111,6 +119,8 @@ def _head(url: str) -> Found:
         if error.response.status_code == 416:  # of nothing, there is no first byte
             return objects.Found(url, 0, "")
         raise SourceError(f"cannot fetch {url}: {web.status_of(error.response)}; check the address") from error
+    except web.address_errors() as error:
+        raise SpecError(f"{url} is no address: {error}") from error
     total = re.fullmatch(r"bytes 0-0/(\d+)", response.headers.get("content-range", ""))
     length = total[1] if total else response.headers.get("content-length") if response.status_code == 200 else None
     if length is None:

@@ -216,9 +216,10 @@ def test_an_endpoint_or_a_token_that_cannot_be_sent_says_which(here, tmp_path, m
     with pytest.raises(SourceError, match="check HF_ENDPOINT and HF_TOKEN"):
         resolve("hf:org/name", "sample", tmp_path)
     monkeypatch.delenv("HF_TOKEN")
-    monkeypatch.setattr(constants, "ENDPOINT", "http://[::1")
-    with pytest.raises(SourceError, match="check HF_ENDPOINT and HF_TOKEN"):
-        resolve("hf:org/name", "sample", tmp_path)
+    for endpoint in ("http://[::1", "", "huggingface.co"):
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        with pytest.raises(SourceError, match="check HF_ENDPOINT and HF_TOKEN"):
+            resolve("hf:org/name", "sample", tmp_path)
 
 
 def test_without_a_network_the_rest_is_not_tried(here, tmp_path, monkeypatch):

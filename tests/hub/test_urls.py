@@ -99,6 +99,25 @@ def test_a_page_instead_of_the_data_is_no_corpus(here, tmp_path):
         dataprep.run(url, "sample", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("http://[::bad/x.jsonl", "is no address: Invalid IPv6 URL"),
+        ("http:///x.jsonl", "is no address: it names no host after http://"),
+        ("https://", "is no address: it names no host"),
+        ("http://a:99999/x.jsonl", "is no address: Port out of range"),
+        ("http://ü..ü/x.jsonl", "is no address: Invalid IDNA hostname"),
+        ("s3:///x.jsonl", "is no address: it names no bucket or host after s3://"),
+        ("gs://", "is no address: it names no bucket"),
+        ("s3://*/x.jsonl", "Cannot traverse all of S3"),
+        ("ftp://127.0.0.1:9/x.jsonl", "cannot open ftp://127.0.0.1:9/x.jsonl: .*refused"),
+    ],
+)
+def test_what_is_no_address_is_said_at_once(here, tmp_path, url, says):
+    with pytest.raises((SpecError, SourceError), match=says):
+        fetching.download(url, tmp_path)
+
+
 # --- S3
 
 
