@@ -98,7 +98,7 @@ class Part:
     def sha256(self) -> str:
         return self._digests.sha256
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         with explain(self.path, "write"):
             written = 0
             while written < len(data):

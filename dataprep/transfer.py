@@ -186,7 +186,7 @@ class Fetcher:
         for piece in pieces:
             if piece.start != part.position:
                 return
-            part.write(bytes(piece.data))
+            part.write(piece.data)
 
     def _persist(self, sink: Sink, wanted: Wanted, requests: Requests) -> None:
         """Ask until a range is whole; every new byte renews the patience."""
