@@ -5,8 +5,8 @@
 
 A piece is written when every one of its texts was fetched and proven, or found missing. A missing text is a null,
 which the readers reject and count as ``missing-content``. Each piece is atomic, so a run that is killed loses what it
-had of the pieces under way. The files of the corpus are then the pieces: their checksums say what was there when they
-were made.
+had of the pieces under way. The files of the corpus are then the pieces: their checksums, of rows and not of bytes, say
+what was there when they were made.
 """
 
 from __future__ import annotations
@@ -90,7 +90,11 @@ def load(folder: RawFolder, ids: Sequence[SourceFile], contents: Contents) -> tu
             SourceFile.from_json({**piece, "path": str(folder.contents / piece["name"])}, "")
             for piece in value["pieces"]
         ]
-    return tuple(sorted(found, key=lambda piece: piece.name))
+    try:
+        whole = all(Path(piece.path).stat().st_size == piece.num_bytes for piece in found)
+    except FileNotFoundError:
+        return None
+    return tuple(sorted(found, key=lambda piece: piece.name)) if whole else None
 
 
 def run(
@@ -169,12 +173,8 @@ def _ids(file: SourceFile, column: str) -> Iterator[tuple[int, list[str]]]:
 
 def _one_piece(fetching: Fetching, path: Path, keys: list[str]) -> dict[str, Any]:
     """Make a piece, unless it is there and of these ids; returns what identifies it."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if _is_of(path, fetching.contents.column, keys):
-        fetching.report(len(keys))
-    else:
+    texts = _left(path, fetching.contents.column, keys)
+    if texts is None:
         texts = _fetch(fetching, keys)
         if all(text is None for text in texts):
             example = _url(fetching.contents, next(filter(None, keys), ""))
@@ -182,32 +182,41 @@ def _one_piece(fetching: Fetching, path: Path, keys: list[str]) -> dict[str, Any
                 f"{fetching.contents.url} gives none of {len(keys):,} texts, among them {example}: check the address, "
                 "and whether the store lets you read it"
             )
-        field = pa.field("text", pa.large_binary(), metadata={b"null": REASON})
-        ids = pa.field(fetching.contents.column, pa.string())
-        table = pa.table([pa.array(texts, pa.large_binary()), pa.array(keys)], schema=pa.schema([field, ids]))
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd", row_group_size=1000, write_page_checksum=True)
-        with AtomicFile(path) as file:
-            file.write(memoryview(sink.getvalue()))
+        _write(path, fetching.contents.column, keys, texts)
+    else:
+        fetching.report(len(keys))
+    rows = hashlib.sha256()
+    for key, text in zip(keys, texts, strict=True):
+        rows.update(f"{key} {hashlib.sha256(text).hexdigest() if text is not None else 'missing'}\n".encode())
     with explain(path, "read"):
-        data = path.read_bytes()
-    return {
-        "name": path.name,
-        "num_bytes": len(data),
-        "format": "parquet",
-        "checksum": f"sha256:{hashlib.sha256(data).hexdigest()}",
-    }
+        size = path.stat().st_size
+    return {"name": path.name, "num_bytes": size, "format": "parquet", "checksum": f"texts:{rows.hexdigest()}"}
 
 
-def _is_of(path: Path, column: str, keys: list[str]) -> bool:
-    """Whether a piece that a dead run left is readable to its end and of these ids."""
+def _write(path: Path, column: str, keys: list[str], texts: list[bytes | None]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    field = pa.field("text", pa.large_binary(), metadata={b"null": REASON})
+    ids = pa.field(column, pa.string())
+    table = pa.table([pa.array(texts, pa.large_binary()), pa.array(keys, pa.string())], schema=pa.schema([field, ids]))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", row_group_size=1000, write_page_checksum=True)
+    with AtomicFile(path) as file:
+        file.write(memoryview(sink.getvalue()))
+
+
+def _left(path: Path, column: str, keys: list[str]) -> list[bytes | None] | None:
+    """The texts of a piece that a dead run left, if it is readable to its end and of these ids."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        return bool(pq.read_table(path, page_checksum_verification=True).column(column).to_pylist() == keys)
+        table = pq.read_table(path, page_checksum_verification=True)
+        texts: list[bytes | None] = table.column("text").to_pylist()
+        return texts if table.column(column).to_pylist() == keys else None
     except (pa.ArrowException, OSError, KeyError):
-        return False
+        return None
 
 
 def _url(contents: Contents, key: str) -> str:

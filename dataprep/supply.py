@@ -65,7 +65,7 @@ class Supply:
             folder = RawFolder(Path(request.listing.raw))
             recipe = request.recipe
             self._downloads = Downloads(folder, recipe.files, recipe.reader, request.runtime, report)
-        own = [file for file in request.recipe.files if file.url is None]
+        own = [file for file in request.recipe.files if file.url is None and file.checksum is None]
         self._hashing = _Hashing(own)
 
     def __enter__(self) -> Self:
