@@ -26,7 +26,7 @@ from dataprep.errors import DataprepError, SourceError
 from dataprep.web import Pause, TransientError, persist
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -76,10 +76,11 @@ def commit(repo: Repo) -> Repo:
     """
     if re.fullmatch(r"[0-9a-f]{40}", repo.revision):
         return repo
-    info = _ask(repo, lambda api: api.repo_info(repo.id, repo_type=repo.type, revision=repo.revision))
-    if not info.sha:
+    info = _json(repo, "GET", f"{_api(repo)}/revision/{quote(repo.revision, safe='')}")[0]
+    sha = info.get("sha") if isinstance(info, dict) else None
+    if not sha:
         raise SourceError(f"{repo.page} does not say which commit {repo.revision} is")
-    return Repo(repo.id, repo.type, info.sha)
+    return Repo(repo.id, repo.type, sha)
 
 
 def tree(repo: Repo, folder: str = "") -> list[RepoFile]:
@@ -91,40 +92,17 @@ def tree(repo: Repo, folder: str = "") -> list[RepoFile]:
     Raises:
         SourceError: no permission, no network.
     """
-    from huggingface_hub import constants
-
-    place = f"{constants.ENDPOINT}/api/{repo.type}s/{repo.id}/tree/{quote(repo.revision, safe='')}"
-    place += f"/{quote(folder)}" if folder else ""
+    place = f"{_api(repo)}/tree/{quote(repo.revision, safe='')}{f'/{quote(folder)}' if folder else ''}"
     files: list[RepoFile] = []
-    query: str | None = "recursive=true"
-    while query is not None:
-        entries, query = persist(functools.partial(_page, repo, f"{place}?{query}"), repo.url, Pause())
-        for entry in entries:
-            if entry["type"] == "file":
-                lfs = entry.get("lfs")
-                checksum = f"sha256:{lfs['oid']}" if lfs else f"git-sha1:{entry['oid']}"
-                files.append(RepoFile(entry["path"], entry["size"], checksum))
+    asked: set[str] = set()
+    query = "recursive=true"
+    while query:
+        if query in asked:
+            raise SourceError(f"{repo.page}: the listing has no end, the hub repeats a page; check HF_ENDPOINT")
+        asked.add(query)
+        entries, query = _json(repo, "GET", f"{place}?{query}")
+        files += _files(repo, entries)
     return files
-
-
-def _page(repo: Repo, url: str) -> tuple[list[dict[str, Any]], str | None]:
-    """One page of a listing, and the query of the next one."""
-    from huggingface_hub.errors import EntryNotFoundError
-    from huggingface_hub.utils import build_hf_headers
-
-    with explained(repo), web.transient():
-        headers = build_hf_headers(library_name="dataprep")
-        response = web.client().get(url, headers=headers, timeout=web.timeout_seconds(), follow_redirects=True)
-        try:
-            web.raise_for_status(response)
-        except EntryNotFoundError:
-            return [], None
-        try:
-            entries = response.json()
-        except ValueError as error:
-            raise TransientError("the answer is no JSON") from error
-    link = response.links.get("next", {}).get("url")
-    return entries, urlsplit(link).query if link else None
 
 
 def describe(repo: Repo, paths: Iterable[str]) -> list[RepoFile]:
@@ -133,16 +111,62 @@ def describe(repo: Repo, paths: Iterable[str]) -> list[RepoFile]:
     Raises:
         SourceError: no such repository, no permission, no network.
     """
-    from huggingface_hub import RepoFile as Entry
+    place = f"{_api(repo)}/paths-info/{quote(repo.revision, safe='')}"
+    return _files(repo, _json(repo, "POST", place, {"paths": list(paths), "expand": False})[0])
 
-    found = _ask(
-        repo, lambda api: api.get_paths_info(repo.id, list(paths), revision=repo.revision, repo_type=repo.type)
-    )
-    return [
-        RepoFile(entry.path, entry.size, f"sha256:{entry.lfs.sha256}" if entry.lfs else f"git-sha1:{entry.blob_id}")
-        for entry in found
-        if isinstance(entry, Entry)
-    ]
+
+def _files(repo: Repo, entries: Any) -> list[RepoFile]:
+    """The files among the entries of an answer."""
+    try:
+        found = [
+            RepoFile(e["path"], e["size"], f"sha256:{e['lfs']['oid']}" if e.get("lfs") else f"git-sha1:{e['oid']}")
+            for e in entries
+            if e["type"] == "file"
+        ]
+        for file in found:
+            file.path.encode()
+    except (TypeError, KeyError, AttributeError, UnicodeEncodeError) as error:
+        raise SourceError(f"{repo.page}: the answer is no listing of files; check HF_ENDPOINT") from error
+    return found
+
+
+def _api(repo: Repo) -> str:
+    from huggingface_hub import constants
+
+    return f"{constants.ENDPOINT}/api/{repo.type}s/{repo.id}"
+
+
+def _json(repo: Repo, method: str, url: str, body: dict[str, Any] | None = None) -> tuple[Any, str]:
+    """An answer of the hub's API, [] where there is no such folder; and the query of its next page, or ''.
+
+    Our own request: huggingface_hub 2.4 waits for ever on an API that stalls.
+
+    Raises:
+        SourceError: the hub refuses, or cannot be reached.
+    """
+    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.utils import build_hf_headers, validate_repo_id
+
+    def ask() -> tuple[Any, str]:
+        web.check_online(repo.url)
+        with explained(repo), web.transient():
+            validate_repo_id(repo.id)
+            headers = build_hf_headers(library_name="dataprep")
+            response = web.client().request(
+                method, url, headers=headers, json=body, timeout=web.timeout_seconds(), follow_redirects=True
+            )
+            try:
+                web.raise_for_status(response)
+            except EntryNotFoundError:
+                return [], ""
+            try:
+                answer = response.json()
+            except ValueError as error:
+                raise TransientError("the answer is no JSON") from error
+        link = response.links.get("next", {}).get("url")
+        return answer, urlsplit(link).query if link else ""
+
+    return persist(ask, repo.url, Pause())
 
 
 def cache(repo: Repo, names: Sequence[str]) -> tuple[Repo, Path, list[str]]:
@@ -225,16 +249,6 @@ def split(url: str) -> tuple[Repo, str]:
     return Repo(match[2], "dataset" if match[1] else "model", match[3].replace("%2F", "/")), match[4]
 
 
-def _ask(repo: Repo, call: Callable[[Any], Any]) -> Any:
-    from huggingface_hub import HfApi
-
-    def once() -> Any:
-        with explained(repo), web.transient():
-            return call(HfApi(library_name="dataprep"))
-
-    return persist(once, repo.url, Pause())
-
-
 @contextlib.contextmanager
 def explained(repo: Repo, path: str = "") -> Iterator[None]:
     """Turn a refusal of the hub into an error that says what to do.
@@ -249,6 +263,8 @@ def explained(repo: Repo, path: str = "") -> Iterator[None]:
         yield
     except (TransientError, DataprepError):
         raise
+    except errors.LocalEntryNotFoundError as error:  # the client makes this of an answer that may pass
+        raise TransientError(_first_line(error)) from error
     except errors.OfflineModeIsEnabled as error:
         raise SourceError(web.offline_message(repo.url)) from error
     except errors.HfHubHTTPError as error:

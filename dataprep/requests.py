@@ -101,12 +101,19 @@ class Requests:
             headers = headers | {"Range": f"bytes={sink.position}-{last}"}
         request = web.client().stream("GET", url, headers=headers, timeout=web.timeout_seconds(), follow_redirects=True)
         with explained(wanted.url), web.transient(), request as response:
-            self._check(response, sink, direct is not None)
+            said = self._check(response, sink, direct is not None)
             if response.history and response.url.host != response.history[0].url.host:
                 self._direct = str(response.url)  # a store of files, which asks for no token: other ranges go there
-            self._take(response.iter_raw(), sink)
+            with contextlib.ExitStack() as stack:
+                if not said:
+                    stack.callback(self._forget_short, sink)
+                self._take(response.iter_raw(), sink)
         if sink.position < sink.stop:
             raise TransientError(f"the connection was closed at byte {sink.position:,} of {wanted.num_bytes:,}")
+
+    def _forget_short(self, sink: Sink) -> None:
+        if sink.position < sink.stop:  # it may have been anything, a page that asks to log in
+            sink.restart()
 
     def _take(self, blocks: Iterator[bytes], sink: Sink) -> None:
         for block in blocks:
@@ -115,23 +122,21 @@ class Requests:
                 raise TransientError(f"more came than the bytes up to {sink.stop:,} that were expected")
             sink.write(block)
             self._report(len(block))
-            self._pause.wait()
+            self._pause.check()
 
-    def _check(self, response: Any, sink: Sink, direct: bool) -> None:
-        """Make sure that an answer is of what was asked for."""
+    def _check(self, response: Any, sink: Sink, direct: bool) -> bool:
+        """Make sure that an answer is of what was asked for; False: only if as much comes as the file has."""
         size = self._wanted.num_bytes
         if response.status_code >= 400:
             _refused(response, sink, direct)
         if response.headers.get("content-encoding", "identity") != "identity":
             raise TransientError(f"the answer is encoded as {response.headers['content-encoding']}; not what was asked")
-        etag = _etag(self._wanted)
-        if etag is not None and etag not in (response.headers.get("etag", etag), response.headers.get("last-modified")):
-            raise SourceError(f"{self._wanted.url} changed since it was listed; run the same command again")
+        _check_version(response, self._wanted)
         if response.status_code == 206:
             found = response.headers.get("content-range", "")
             if found != f"bytes {sink.position}-{sink.stop - 1}/{size}":
                 raise TransientError(f"asked for bytes {sink.position:,} to {sink.stop:,}, got {found or 'no range'}")
-            return
+            return True
         length = response.headers.get("content-length")
         if length is not None and int(length) != size:
             kind = response.headers.get("content-type", "unknown")
@@ -139,7 +144,20 @@ class Requests:
         if isinstance(sink, Piece) and (sink.start, sink.stop) != (0, size):
             raise RangesIgnoredError("the server ignores ranges")
         if sink.position:
+            if length is None:
+                raise TransientError("asked for the rest of the file, got an answer without range and length")
             sink.restart()
+        return length is not None
+
+
+def _check_version(response: Any, wanted: Wanted) -> None:
+    """Make sure that an answer is of the version that was listed, where the server tells versions apart."""
+    etag = _etag(wanted)
+    versions = {response.headers[key] for key in ("etag", "last-modified") if key in response.headers}
+    if etag is not None and not versions:
+        raise TransientError("the answer does not say of which version of the file it is")
+    if etag is not None and etag not in versions:
+        raise SourceError(f"{wanted.url} changed since it was listed; run the same command again")
 
 
 def _refused(response: Any, sink: Sink, direct: bool) -> None:

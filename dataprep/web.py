@@ -93,6 +93,14 @@ class Pause:
         while (left := max(until, self._until) - time.monotonic()) > 0:
             if self.stop.wait(left):
                 break
+        self.check()
+
+    def check(self) -> None:
+        """Go on at once.
+
+        Raises:
+            Cancelled: `stop` was set.
+        """
         if self.stop.is_set():
             raise Cancelled("stopped; run the same command again to go on: what was fetched is kept")
 
@@ -124,7 +132,7 @@ def _package() -> Any:
 
 def transport_errors() -> tuple[type[Exception], ...]:
     """Everything that the client raises when a connection fails."""
-    return (_package().TransportError, _package().TooManyRedirects, _package().StreamError)
+    return (_package().RequestError, _package().StreamError)
 
 
 def address_errors() -> tuple[type[Exception], ...]:
@@ -204,6 +212,8 @@ def transient() -> Iterator[None]:
     except address_errors():
         raise
     except transport_errors() as error:
+        if "header value" in str(error):  # which it quotes
+            raise SourceError("a request cannot be sent: is there a control character in HF_TOKEN?") from None
         hint = " (--offline makes do with what is here)" if type(error).__name__ == "ConnectError" else ""
         raise TransientError(f"{type(error).__name__} {error}{hint}".strip()) from error
     except HfHubHTTPError as error:
@@ -252,6 +262,6 @@ def give_up_or_wait(error: TransientError, what: str, failures: int, pause: Paus
         ) from error
     if asked is not None:
         pause.ask(asked)
-    seconds = 0.0 if asked is not None else patience.seconds(failures)
-    log.info("%s: %s; trying again in %.0f s", what, error, seconds if asked is None else asked)
+    seconds = max(asked or 0.0, patience.seconds(failures))  # a server, or a wrong clock, may ask for none
+    log.info("%s: %s; trying again in %.0f s", what, error, seconds)
     pause.wait(seconds)
