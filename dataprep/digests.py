@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+from typing import TYPE_CHECKING
 
 from dataprep.storage import COPY_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Digests:
@@ -27,10 +31,17 @@ class Digests:
         if self._stated.startswith("git-sha1:"):
             self._git.update(data)
 
-    def read(self, fd: int, stop: int) -> int:
-        """Take in the first bytes of a file, up to `stop`; says how many there were."""
+    def read(self, fd: int, stop: int, check: Callable[[], None] = lambda: None) -> int:
+        """Take in the first bytes of a file, up to `stop`; says how many there were.
+
+        Args:
+            fd: an open file.
+            stop: where to end.
+            check: called before each block; what it raises ends it.
+        """
         view, position = memoryview(bytearray(COPY_BYTES)), 0
         while position < stop and (count := os.preadv(fd, [view[: stop - position]], position)):
+            check()
             self.update(view[:count])
             position += count
         return position

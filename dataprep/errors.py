@@ -16,11 +16,22 @@ exception into text. ``assert`` is for invariants; a user never has to read one.
 
 from __future__ import annotations
 
+import re
+
+
+def public(text: str) -> str:
+    """A text without what addresses in it may hide: user and password, and the query, which may be a signature."""
+    text = re.sub(r"(\w+://)[^\s/@]+@", r"\1", text)
+    return re.sub(r"(\w+://[^\s?]*)\?\S*?(?=[:;,.)]*(\s|$))", r"\1", text)
+
 
 class DataprepError(Exception):
-    """The root: its text says what went wrong, where, and what to do next."""
+    """The root: its text says what went wrong, where, and what to do next, and is `public`."""
 
     exit_code = 1
+
+    def __init__(self, text: str) -> None:
+        super().__init__(public(text))
 
 
 class SpecError(DataprepError, ValueError):

@@ -1,8 +1,8 @@
 """A file while it is fetched: whose it is, and what is there of it.
 
 A part is private to one process, which holds its lock while it writes. One that a dead run left is taken over by a
-rename: of several who try, one wins. Parts are written by position, so that even two who took each other for dead
-write the same bytes to the same places.
+rename: of several who try, one wins. Where locks do not reach, on another machine, a process that has not written for
+long is taken for dead, though it may be alive: its part is copied, so that no two ever write to one file.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from dataprep.digests import Digests
-from dataprep.storage import MARK, explain, sync_folder
+from dataprep.storage import COPY_BYTES, MARK, explain, sync_folder
 
 if TYPE_CHECKING:
     from dataprep.layout import RawFolder
@@ -67,27 +67,51 @@ class Part:
         position: how much of it is there; always its beginning.
     """
 
-    def __init__(self, path: Path, fd: int, wanted: Wanted) -> None:
-        self.path, self._fd, self._wanted = path, fd, wanted
-        self._digests = Digests(wanted.num_bytes, wanted.checksum)
-        self.position = self._digests.read(fd, wanted.num_bytes)
+    def __init__(self, path: Path, fd: int, wanted: Wanted, left: Path | None) -> None:
+        self.path, self._fd, self._wanted, self._left = path, fd, wanted, left
+        self._digests, self.position = Digests(wanted.num_bytes, wanted.checksum), 0
 
     @classmethod
-    def open(cls, path: Path, wanted: Wanted, left: list[Path]) -> Self | None:
-        """A new part, or the longest of those that dead runs left; None if another process was faster."""
+    def open(cls, path: Path, wanted: Wanted, left: Path | None, dead: bool) -> Self | None:
+        """A new part, or one that was left; None if another process was faster to take that.
+
+        One whose owner is dead gets our name. Another one is copied by `take_in`: its owner may yet go on, and must not
+        write to what is ours.
+        """
         with explain(path, "create"):
-            if left:
+            if left is not None and dead:
                 try:
-                    longest = max(left, key=lambda p: p.stat().st_size)
-                    os.rename(longest, path)
+                    os.rename(left, path)
                     os.utime(path)  # lately written to, so alive, until it is locked
                 except FileNotFoundError:
                     return None
+                left = None
             fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             with contextlib.suppress(OSError):  # a file system without locks: then idle time tells
                 fcntl.flock(fd, fcntl.LOCK_EX)  # who only looks holds it for an instant
             os.utime(fd)  # the same for machines that do not see the lock
-            return cls(path, fd, wanted)
+            return cls(path, fd, wanted, left)
+
+    def take_in(self, pause: Pause) -> None:
+        """Read what is there of it, which may take as long as fetching it.
+
+        Raises:
+            OutputError: the file system refuses.
+            Cancelled: the pause was stopped.
+        """
+
+        def check() -> None:
+            pause.check()
+            os.utime(self._fd)  # still alive
+
+        with explain(self.path, "read"):
+            if self._left is not None:
+                with contextlib.suppress(FileNotFoundError), self._left.open("rb", buffering=0) as left:
+                    while block := left.read(COPY_BYTES):
+                        check()
+                        os.write(self._fd, block)
+                    self._left.unlink()
+            self.position = self._digests.read(self._fd, self._wanted.num_bytes, check)
 
     @property
     def stop(self) -> int:
@@ -161,6 +185,10 @@ def claim(folder: RawFolder, wanted: Wanted, pause: Pause) -> Part | None:
         elif path.exists():  # published in between
             part.discard()
         else:
+            with contextlib.ExitStack() as stack:
+                stack.push(part)
+                part.take_in(pause)
+                stack.pop_all()
             return part
     return None
 
@@ -173,19 +201,32 @@ def _take(folder: RawFolder, begin: str, wanted: Wanted) -> Part | None:
     """A part of this process's own, or None: another process has one."""
     with explain(folder.parts, "look into"):
         there = [p for p in folder.parts.iterdir() if p.name.startswith(begin)]
-    if any(_is_alive(p) for p in there):
+    states = {path: _state(path) for path in there}
+    if "alive" in states.values():
         return None
     # What nothing can prove is gone on with only where the kernel that wrote it still runs: after a power failure there
     # may be zeros in it.
     trusted = there if wanted.is_proven else [p for p in there if _boot_of(p) == _boot()]
-    part = Part.open(folder.parts / (begin + _owner()), wanted, trusted)
+    longest = max(trusted, key=_size, default=None)
+    for path in there:
+        if path != longest:
+            path.unlink(missing_ok=True)
+    dead = longest is not None and states[longest] == "dead"
+    part = Part.open(folder.parts / (begin + _owner()), wanted, longest, dead)
     if part is None:
         return None
     rivals = [p for p in folder.parts.iterdir() if p.name.startswith(begin) and p.name < part.path.name]
-    if any(_is_alive(p) for p in rivals):  # two began in the same instant
+    if any(_state(p) == "alive" for p in rivals):  # two began in the same instant
         part.discard()
         return None
     return part
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # taken meanwhile
+        return 0
 
 
 @functools.cache
@@ -205,24 +246,27 @@ def _boot_of(path: Path) -> str:
     return path.name.rpartition(MARK)[2].partition("-")[0]
 
 
-def _is_alive(path: Path) -> bool:
-    """Whether somebody is writing a part: holds its lock, or, on another machine, wrote to it lately."""
-    here = _boot_of(path) == _boot()
+def _state(path: Path) -> Literal["alive", "dead", "silent"]:
+    """Whether somebody is writing a part: holds its lock, or, where locks do not reach, wrote to it lately.
+
+    ``silent``: nobody did, but its owner may be alive.
+    """
+    reached = _boot_of(path) == _boot()
     try:
         with path.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return True
+                return "alive"
             except OSError:  # a file system without locks
-                here = False
+                reached = False
             idle = time.time() - os.fstat(file.fileno()).st_mtime
     except FileNotFoundError:
-        return False
+        return "dead"
+    if not reached:
+        return "alive" if idle < IDLE_SECONDS else "silent"
     pid = int(path.name.rsplit("-", 2)[1])
-    if not here:
-        return idle < IDLE_SECONDS
-    return pid != os.getpid() and _is_running(pid) and idle < LOCKING_SECONDS
+    return "alive" if pid != os.getpid() and _is_running(pid) and idle < LOCKING_SECONDS else "dead"
 
 
 def _is_running(pid: int) -> bool:

@@ -184,7 +184,7 @@ def plan(
     units = None if afar else cut_units(recipe, request.runtime)
     return {
         "recipe_digest": request.digest,
-        "recipe": recipe.to_json(),
+        "recipe": recipe.public().to_json(),
         "runtime": request.runtime.to_json(),
         "prefix": str(request.layout.prefix),
         "exists": request.layout.manifest.exists(),

@@ -191,9 +191,8 @@ class Supply:
         file = self._request.recipe.files[index]
         receipt = self._downloads.receipt(index) if self._downloads is not None else None
         if receipt is None or file.url is None:
-            return file
-        public = file.url.partition("?")[0]  # what is behind it may be a signature
-        return file.model_copy(update={"checksum": f"sha256:{receipt.sha256}", "url": public})
+            return file.public()
+        return file.public().model_copy(update={"checksum": f"sha256:{receipt.sha256}"})
 
 
 class _Hashing:

@@ -3,10 +3,11 @@
     claim    a part of its own, or one that a dead run left (taken by a rename: one winner); who finds a live one waits
     fill     GET from the part's end on, again and again; every new byte renews the patience. Large files come in
              pieces, side by side, and are written in order
-    prove    size, and sha256 or git-sha1 where the source states one; a wrong one starts anew
+    prove    size, and sha256 or git-sha1 where the source states one, or the sha256 of the first time; a wrong one
+             starts anew
     publish  fsync, rename, receipt
 
-What is published has been checked as a whole; what a single answer is believed, see `requests`.
+What of a single answer is believed, see `requests`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from dataprep import web
 from dataprep.digests import Digests
-from dataprep.errors import SourceError
+from dataprep.errors import SourceError, public
 from dataprep.parts import Part, Wanted, claim
 from dataprep.receipts import Receipts
 from dataprep.requests import Piece, RangesIgnoredError, Requests
@@ -101,7 +102,6 @@ class Fetcher:
                 continue
             with part:
                 self._fill(wanted, part)
-                self._check_known(wanted, part.sha256)
                 if part.publish(path):
                     return self.receipts.add(wanted, part.sha256)
 
@@ -121,35 +121,33 @@ class Fetcher:
             path.unlink(missing_ok=True)
         return None
 
-    def _check_known(self, wanted: Wanted, sha256: str) -> None:
-        """Hold a file whose source proves nothing to the sha256 that was noted when it first came.
-
-        Raises:
-            SourceError: it is another.
-        """
+    def _known(self, wanted: Wanted) -> str | None:
+        """The sha256 that was noted when a file whose source proves nothing first came."""
         receipt = self.receipts.get(wanted.name)
-        if not wanted.is_proven and receipt is not None and receipt.fits(wanted) and receipt.sha256 != sha256:
-            raise SourceError(
-                f"{wanted.url} is not what it was when it was first fetched, though it has the same size: sha256 "
-                f"{sha256}, then {receipt.sha256}. If the new content is meant, remove {self._folder.path}"
-            )
+        return receipt.sha256 if receipt is not None and receipt.fits(wanted) and not wanted.is_proven else None
 
     def _fill(self, wanted: Wanted, part: Part) -> None:
         requests, corrupt, number = Requests(wanted, self._pause, self._report), 0, next(self._numbers)
+        known = self._known(wanted)
         while True:
             if part.position < part.stop:
                 self._get(wanted, part, requests, number)
-            if part.is_whole():
+            if part.is_whole() and known in (None, part.sha256):
                 return
-            corrupt += 1
+            corrupt, sha256 = corrupt + 1, part.sha256
             part.restart()
             if corrupt >= CORRUPT_ATTEMPTS:
+                if known is not None:
+                    raise SourceError(
+                        f"{wanted.url} is not what it was when it was first fetched, though it has the same size: "
+                        f"sha256 {sha256}, then {known}. If the new content is meant, take another --output for it"
+                    )
                 raise SourceError(
                     f"cannot fetch {wanted.url}: the content that came is not what the source states "
                     f"({wanted.checksum}), {corrupt} times in a row. The copy at the source, or a proxy on the way, is "
                     "damaged; try another network or HF_ENDPOINT, or tell its owner"
                 )
-            log.info("%s: the content that came is not what the source states; fetching it again", wanted.url)
+            log.info("%s: the content that came is not what it should be; fetching it again", public(wanted.url))
 
     def _get(self, wanted: Wanted, part: Part, requests: Requests, number: int) -> None:
         """Fetch what is missing of a file: in one request, or, of a large one, in pieces side by side."""
@@ -159,7 +157,7 @@ class Fetcher:
                     self._side_by_side(wanted, part, requests, number)
                 return
             except RangesIgnoredError as error:
-                log.info("%s: %s; fetching it in one piece", wanted.url, error)
+                log.info("%s: %s; fetching it in one piece", public(wanted.url), error)
         self._connections.submit((number, 0), lambda: self._persist(part, wanted, requests)).result()
 
     def _side_by_side(self, wanted: Wanted, part: Part, requests: Requests, number: int) -> None:

@@ -88,7 +88,7 @@ class Plan:
         head, *lines = _read(layout) or [{}]
         seal = [[file.name, file.num_bytes, file.mtime_ns] for file in recipe.files]
         if head.get("seal") == seal and head.get("digest") == recipe.digest and "unit_bytes" in head:
-            write_json(layout.recipe, recipe.to_json())  # a power failure may have left it hollow
+            write_json(layout.recipe, recipe.public().to_json())  # a power failure may have left it hollow
             mend_lines(layout.plan)
             plan = cls(layout, recipe, head["unit_bytes"])
             plan._take(lines)
@@ -103,7 +103,7 @@ class Plan:
         for number, files in enumerate(plan.groups):
             if all(recipe.files[index].url is None for index in files):
                 plan._units[number] = cut_group(recipe, number, files, plan._unit_bytes)
-        write_json(layout.recipe, recipe.to_json())
+        write_json(layout.recipe, recipe.public().to_json())
         with AtomicFile(layout.plan) as file:
             head = {"digest": recipe.digest, "seal": seal, "unit_bytes": plan._unit_bytes}
             for line in (head, *(_line(number, units) for number, units in plan._units.items())):

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from dataprep.errors import Cancelled, SourceError
+from dataprep.errors import Cancelled, SourceError, public
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -263,5 +263,5 @@ def give_up_or_wait(error: TransientError, what: str, failures: int, pause: Paus
     if asked is not None:
         pause.ask(asked)
     seconds = max(asked or 0.0, patience.seconds(failures))  # a server, or a wrong clock, may ask for none
-    log.info("%s: %s; trying again in %.0f s", what, error, seconds)
+    log.info("%s: %s; trying again in %.0f s", public(what), error, seconds)
     pause.wait(seconds)

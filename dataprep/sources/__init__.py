@@ -75,7 +75,7 @@ def remember(source: FilesSource | HubSource | UrlsSource, listing: Listing) -> 
     assert listing.raw is not None
     raw = RawFolder(Path(listing.raw))
     make_folder(raw.path)
-    write_json(raw.listing(_question(source)), listing.to_json())
+    write_json(raw.listing(_question(source)), listing.public().to_json())
 
 
 def _question(source: HubSource | UrlsSource) -> dict[str, Any]:

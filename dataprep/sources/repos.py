@@ -23,10 +23,11 @@ from dataprep.layout import RawFolder
 from dataprep.parts import Wanted
 from dataprep.readers import format_by_name
 from dataprep.requests import read
+from dataprep.sources.local import GLOB
 from dataprep.specs import Listing, SourceFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from dataprep.specs import HubSource, ReaderSpec
@@ -49,7 +50,8 @@ def list_repo(source: HubSource, reader: ReaderSpec, output: Path) -> Listing:
     repo = hub.commit(Repo(source.repo, source.type, source.revision))
     globs = source.globs
     found = matching(repo, globs) if globs else by_card(repo, source.subset)
-    kept = [file for file in found if file.num_bytes and not any_match(file.path, source.exclude)]
+    excluded = matcher(source.exclude)
+    kept = [file for file in found if file.num_bytes and not excluded(file.path)]
     if not kept:
         wanted = ", ".join(globs) or "data that dataprep can read"
         raise SpecError(
@@ -84,7 +86,9 @@ def _describe(repo: Repo, file: RepoFile, raw: RawFolder, reader: ReaderSpec) ->
 def is_inside(name: str) -> bool:
     """Whether a name that somebody else chose stays below the folder it is put into."""
     parts = name.split("/")
-    return "\0" not in name and not any(part in ("", ".", "..") for part in parts) and len(name.encode()) < 1000
+    longest = max(len(part.encode()) for part in parts)
+    whole = not any(part in ("", ".", "..") for part in parts)
+    return "\0" not in name and whole and longest <= 255 and len(name.encode()) < 1000
 
 
 def matching(repo: Repo, globs: Sequence[str]) -> list[RepoFile]:
@@ -92,8 +96,13 @@ def matching(repo: Repo, globs: Sequence[str]) -> list[RepoFile]:
     folders = sorted({_fixed_part(glob) for glob in globs})
     roots = [f for f in folders if not any(f != g and (g == "" or f.startswith(g + "/")) for g in folders)]
     there = {file.path: file for root in roots for file in hub.tree(repo, root)}
-    wanted = [*globs, *(f"{glob.rstrip('/')}/**" for glob in globs if not set(glob) & set("*?["))]
-    return [file for path, file in there.items() if any_match(path, wanted)]
+    names = {glob.rstrip("/") for glob in globs if not set(glob) & GLOB}  # a card may name thousands
+    is_wanted = matcher(glob for glob in globs if set(glob) & GLOB)
+
+    def is_named(path: str) -> bool:
+        return path in names or any(str(folder) in names for folder in PurePosixPath(path).parents)
+
+    return [file for path, file in there.items() if is_named(path) or is_wanted(path)]
 
 
 def _fixed_part(glob: str) -> str:
@@ -101,17 +110,18 @@ def _fixed_part(glob: str) -> str:
     parts = PurePosixPath(glob).parts[:-1]
     fixed = []
     for part in parts:
-        if set(part) & set("*?["):
+        if set(part) & GLOB:
             break
         fixed.append(part)
     return "/".join(fixed)
 
 
-def any_match(path: str, globs: Iterable[str]) -> bool:
+def matcher(globs: Iterable[str]) -> Callable[[str], bool]:
     """Whether a path matches one of some globs; ``*`` stays within a folder, ``**`` crosses them."""
     from fsspec.utils import glob_translate  # 50 ms, for those who do not read files of their own
 
-    return any(re.fullmatch(glob_translate(glob), path) for glob in globs)
+    patterns = [re.compile(glob_translate(glob)) for glob in globs]
+    return lambda path: any(pattern.fullmatch(path) for pattern in patterns)
 
 
 @dataclass(frozen=True)

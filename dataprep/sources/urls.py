@@ -15,7 +15,7 @@ from dataprep import objects, web
 from dataprep.errors import SourceError, SpecError
 from dataprep.layout import RawFolder
 from dataprep.readers import format_by_name
-from dataprep.sources.repos import any_match, is_inside
+from dataprep.sources.repos import is_inside, matcher
 from dataprep.specs import Listing, SourceFile
 from dataprep.web import Pause, persist
 
@@ -41,7 +41,8 @@ def list_urls(source: UrlsSource, reader: ReaderSpec, output: Path) -> Listing:
         if name in named:
             raise SpecError(f"{named[name].url} and {url} are both called {name}; make two corpora of them")
         named[name] = one
-    kept = {n: one for n, one in named.items() if one.num_bytes and not any_match(n, source.exclude)}
+    excluded = matcher(source.exclude)
+    kept = {n: one for n, one in named.items() if one.num_bytes and not excluded(n)}
     if not kept:
         raise SpecError(
             f"no file is left of {', '.join(source.urls)} without empty ones and source.exclude: "
@@ -57,7 +58,7 @@ def list_urls(source: UrlsSource, reader: ReaderSpec, output: Path) -> Listing:
 
 
 def _common_folder(urls: list[str]) -> str:
-    columns = zip(*(url.split("/")[:-1] for url in urls), strict=False)
+    columns = zip(*(_path(url).split("/")[:-1] for url in urls), strict=False)
     same = itertools.takewhile(lambda parts: len(set(parts)) == 1, columns)
     return "".join(f"{parts[0]}/" for parts in same)
 
@@ -78,10 +79,14 @@ def _describe(name: str, one: Found, sha256: str | None, raw: RawFolder, reader:
     )
 
 
+def _path(url: str) -> str:
+    """An address without query; names in object stores are literal."""
+    return url.partition("?")[0].partition("#")[0] if urlsplit(url).scheme in ("http", "https") else url
+
+
 def _name(url: str, folder: str) -> str:
-    name = url[len(folder) :]
-    if urlsplit(url).scheme in ("http", "https"):  # names in object stores are literal
-        name = unquote(name.partition("?")[0].partition("#")[0])
+    name = _path(url)[len(folder) :]
+    name = unquote(name) if urlsplit(url).scheme in ("http", "https") else name
     if not name:
         raise SpecError(f"{url} ends without the name of a file")
     return name
@@ -93,6 +98,8 @@ def _look(url: str) -> list[Found]:
         _ = parts.port
     except ValueError as error:
         raise SpecError(f"{url} is no address: {error}") from error
+    if parts.password is not None:
+        raise SpecError(f"{url}: no password in an address, please: it would stand in the records of the run")
     if not parts.netloc and parts.scheme != "file":
         what = "host" if parts.scheme in ("http", "https") else "bucket or host"
         raise SpecError(f"{url} is no address: it names no {what} after {parts.scheme}://")

@@ -28,12 +28,12 @@ class Contents(Model):
     """Where the texts are of rows that hold ids only.
 
     Attributes:
-        url: with the name of a column in braces, e.g. ``s3://softwareheritage/content/{blob_id}``.
+        url: in S3, with the name of a column in braces, e.g. ``s3://softwareheritage/content/{blob_id}``.
         compression: the container around each text.
         checksum: what the id is of its text, unpacked; the texts are held to it.
     """
 
-    url: str = Field(pattern=r"^[a-z0-9]+://.*\{\w+\}")
+    url: str = Field(pattern=r"^s3://.*\{\w+\}")
     compression: Literal["none", "gzip"] = "none"
     checksum: Literal["none", "sha1"] = "none"
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from dataprep.errors import SpecError
+from dataprep.errors import SpecError, public
 from dataprep.specs.corpus import ReaderSpec
 from dataprep.specs.models import Model
 from dataprep.specs.tokenizer import TokenizerIdentity
@@ -65,6 +65,10 @@ class SourceFile(Model):
     compression: Compression = "none"
     checksum: str | None = None
 
+    def public(self) -> Self:
+        """The same without what its address may hide; what is written down."""
+        return self if self.url is None else self.model_copy(update={"url": public(self.url)})
+
     @property
     def identity(self) -> list[Any]:
         made_here = (self.checksum or "").startswith("texts:")
@@ -87,6 +91,10 @@ class Listing(Model):
     raw: str | None = None
     text: str | None = None
     ids: bool = False
+
+    def public(self) -> Self:
+        """The same without what addresses may hide; what is written down."""
+        return self.model_copy(update={"files": tuple(file.public() for file in self.files)})
 
     def moved(self, raw: Path) -> Self:
         """The same files in another raw folder: a copy of the output folder, mounted elsewhere."""
@@ -113,6 +121,10 @@ class Recipe(Model):
     tokenizer: TokenizerIdentity
     policy: TokenPolicy
     limit: int | None = None
+
+    def public(self) -> Self:
+        """The same without what addresses may hide; what is written down."""
+        return self.model_copy(update={"files": tuple(file.public() for file in self.files)})
 
     @property
     def identity(self) -> dict[str, Any]:
