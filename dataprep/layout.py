@@ -6,7 +6,8 @@
         parts/<digest>.tmp-<owner>              being fetched, or left by a run that died
         receipts.jsonl                          what each file is; stays when the file goes
         listing-<digest>.json                   what there is to fetch; for runs without network
-        contents/<name>.parquet                 texts whose ids a file holds
+        contents/<name>/<first row>.parquet     texts whose ids a file holds; <name>.json once all are there
+        in-use                                  locked by every run that uses the folder
       work/<recipe digest>/                     one run in progress
         recipe.json  plan.jsonl  lock  events.jsonl
         shards/<unit>.bin .idx .json            the .json, written last, says that the unit is done
@@ -172,6 +173,16 @@ class RawFolder:
         begin = self.path.name.rpartition("-")[0]
         found = sorted(self.path.parent.glob(f"{begin}-????????"))
         return [RawFolder(path) for path in found if path != self.path]
+
+    def parts_left(self) -> dict[str, int]:
+        """What of files is there in parts: what the names of a file's parts begin with -> bytes of the longest."""
+        found: dict[str, int] = {}
+        with contextlib.suppress(FileNotFoundError):
+            for entry in os.scandir(self.parts):
+                begin = entry.name.partition(MARK)[0] + MARK
+                with contextlib.suppress(FileNotFoundError):
+                    found[begin] = max(found.get(begin, 0), entry.stat().st_size)
+        return found
 
     def part(self, name: str, identity: str) -> str:
         """What the names of a file's parts begin with."""

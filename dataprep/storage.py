@@ -279,6 +279,59 @@ def replace_link(link: Path, target: str) -> None:
         os.replace(temporary, link)
 
 
+def replace_with_link(source: Path, path: Path) -> None:
+    """Give a file a second name, in place of what had it.
+
+    Raises:
+        OSError: a file system without hard links, or another one.
+    """
+    temporary = path.with_name(f"{path.name}{MARK}{os.getpid()}-{secrets.token_hex(4)}")
+    os.link(source, temporary)
+    try:
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)  # a rename onto the same file leaves both names
+
+
+class Users:
+    """Who uses a folder: a file that all of them lock together. Use as a context manager.
+
+    Args:
+        path: the file. Where it cannot be made, or locks do not work, nobody is known.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._fd = path, -1
+
+    def __enter__(self) -> Self:
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+            fcntl.flock(self._fd, fcntl.LOCK_SH)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Whether there is no other user; none comes while the block runs."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            alone = True
+        except BlockingIOError:
+            alone = False
+        except OSError:
+            alone = True
+        try:
+            yield alone
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._fd, fcntl.LOCK_SH)
+
+
 @contextlib.contextmanager
 def hold(path: Path) -> Iterator[None]:
     """Hold a lock file for the length of the block; the kernel lets go of it when the process dies.

@@ -79,6 +79,8 @@ class Supply:
 
     def start(self) -> int:
         """Find what is done, and begin to fetch what is not; returns how many bytes are to be fetched."""
+        for number in range(len(self.plan.groups)):
+            self.plan.keep(number, self._noted(number))
         self._find_merged()
         todo: list[int] = []
         for number, files in enumerate(self.plan.groups):
@@ -120,7 +122,11 @@ class Supply:
         if self._downloads is not None and (units is None or any(unit.key not in self.done for unit in units)):
             self._downloads.start(self.plan.groups[number])
             self._downloads.wait(self.plan.groups[number])
-        return self.plan.cut(number) if units is None else units
+        return self.plan.cut(number, self._noted(number)) if units is None else units
+
+    def _noted(self, number: int) -> list[str | None]:
+        """The sha256 of those of a group's fetched files whose sources prove nothing; None where it is not known."""
+        return self._downloads.noted(self.plan.groups[number]) if self._downloads is not None else []
 
     def __iter__(self) -> Iterator[list[Unit]]:
         """The units of all groups, in plan order."""

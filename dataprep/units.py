@@ -73,6 +73,7 @@ class Plan:
         self._layout, self._recipe, self._unit_bytes = layout, recipe, unit_bytes
         self.groups = group_files(recipe, unit_bytes)
         self._units: dict[int, list[Unit]] = {}
+        self._noted: dict[int, list[str | None]] = {}
 
     @classmethod
     def load(cls, layout: Layout, recipe: Recipe, runtime: Runtime) -> Plan:
@@ -119,21 +120,37 @@ class Plan:
                     for slices in line["units"]
                 )
                 self._units[number] = [Unit(group=number, index=i, slices=part) for i, part in enumerate(units)]
+                self._noted[number] = line.get("noted", [])
 
     def units(self, number: int) -> list[Unit] | None:
         """The units of a group, or None if it was not cut yet."""
         return self._units.get(number)
 
-    def cut(self, number: int) -> list[Unit]:
+    def keep(self, number: int, noted: list[str | None]) -> None:
+        """Forget how a group was cut, and what was made of it, if it was cut of other contents; see `cut`."""
+        units = self._units.get(number)
+        if units is None or self._noted.get(number, []) == noted:
+            return
+        log.info("files of group %d are not, or not known to be, what they were: it is done again", number)
+        for unit in units:
+            with explain(self._layout.unit_manifest(unit.key), "clear"):
+                self._layout.unit_manifest(unit.key).unlink(missing_ok=True)
+        del self._units[number]
+
+    def cut(self, number: int, noted: list[str | None]) -> list[Unit]:
         """Cut a group whose files are here.
+
+        Args:
+            number: of the group.
+            noted: sha256 of those of its files that the digest of the recipe does not prove.
 
         Raises:
             SourceError: a file cannot be read.
             OutputError: the file system refuses.
         """
         units = cut_group(self._recipe, number, self.groups[number], self._unit_bytes)
-        append_line(self._layout.plan, _line(number, units), durable=True)
-        self._units[number] = units
+        append_line(self._layout.plan, _line(number, units) | ({"noted": noted} if noted else {}), durable=True)
+        self._units[number], self._noted[number] = units, noted
         return units
 
 

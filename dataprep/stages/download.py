@@ -4,7 +4,7 @@
 
     start   these files are wanted, in this order
     wait    until they are whole, checked, and what their names say
-    drop    they were used (runtime.keep_raw=false): remove them, and let others take their room
+    drop    they were used (runtime.keep_raw=false): remove them, unless other runs use them, and give their room away
 
 Where raw files are not kept, no more of them are fetched ahead than `Downloads.ahead_bytes`.
 """
@@ -12,7 +12,6 @@ Where raw files are not kept, no more of them are fetched ahead than `Downloads.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +24,7 @@ from dataprep.layout import RawFolder
 from dataprep.parts import Wanted
 from dataprep.readers import check_format
 from dataprep.receipts import Receipt, Receipts
-from dataprep.storage import existing, explain
+from dataprep.storage import Users, existing, explain, replace_with_link
 from dataprep.transfer import Fetcher
 from dataprep.web import Pause, TransientError
 
@@ -89,7 +88,7 @@ class Downloads:
         self._connections = Connections(runtime.connections)
         self._fetcher = Fetcher(folder, self._connections, self._pause, report)
         self._receipts = self._fetcher.receipts
-        self._siblings = [(sibling, Receipts(sibling)) for sibling in folder.siblings()]
+        self._siblings = [(other, Receipts(other)) for other in folder.siblings() if other.receipts.exists()]
         self._pool = ThreadPoolExecutor(runtime.connections, "download")
         self._order: list[threading.Thread] = []
         self._futures: dict[int, Future[None]] = {}
@@ -97,6 +96,9 @@ class Downloads:
         self._held: dict[int, int] = {}
         self._urgent = (0, -1)
         self._given_up = 0
+        self._fatal: BaseException | None = None
+        self._users = Users(folder.path / "in-use")
+        self._used: set[int] = set()
         fetched = [file.num_bytes for file in files if file.url is not None]
         self.ahead_bytes = max(fetched, default=0) * (runtime.connections + 2 * runtime.workers)
 
@@ -115,8 +117,7 @@ class Downloads:
                 continue
             with contextlib.suppress(OSError):  # a file system without links: it is fetched
                 mine.parent.mkdir(parents=True, exist_ok=True)
-                mine.unlink(missing_ok=True)
-                os.link(theirs, mine)
+                replace_with_link(theirs, mine)
                 self._receipts.add(_wanted(file), receipt.sha256)
                 return True
         return False
@@ -127,11 +128,14 @@ class Downloads:
         Raises:
             OutputError: it does not.
         """
-        needed = sum(self._files[i].num_bytes for i in missing)
+        left = self._folder.parts_left()
+        needed = 0
+        for file in (self._files[i] for i in missing):
+            begin = self._folder.part(file.name, _wanted(file).identity)
+            here = file.num_bytes if _size(Path(file.path)) == file.num_bytes else left.get(begin, 0)
+            needed += max(0, file.num_bytes - here)
         if not self._runtime.keep_raw:
             needed = min(needed, self.ahead_bytes)
-        with contextlib.suppress(OSError):  # parts are there already
-            needed -= sum(path.stat().st_size for path in self._folder.parts.iterdir())
         free = shutil.disk_usage(existing(self._folder.path)).free
         if needed > free:
             hint = ", or set runtime.keep_raw=false" if self._runtime.keep_raw else ""
@@ -185,6 +189,7 @@ class Downloads:
         except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits for the file
             self._given_up = self._given_up + 1 if isinstance(error.__cause__, TransientError) else 0
             if self._given_up >= GIVING_UP or isinstance(error, OutputError):
+                self._fatal = self._fatal or error
                 self._pause.stop.set()  # no network, no disk: the others need not try
             future.set_exception(error)
         else:
@@ -204,7 +209,12 @@ class Downloads:
             self._urgent = (min(waited, default=0), max(waited, default=-1))
             self._room.notify_all()
         for i in waited:
-            self._futures[i].result()
+            try:
+                self._futures[i].result()
+            except Cancelled:
+                if self._fatal is not None:  # of another file
+                    raise self._fatal from None
+                raise
 
     def failures(self) -> list[DataprepError]:
         """Wait for all; returns why some could not be had."""
@@ -220,20 +230,35 @@ class Downloads:
         file = self._files[index]
         return self._receipts.get(file.name) if file.url is not None else None
 
+    def noted(self, indices: Iterable[int]) -> list[str | None]:
+        """The sha256 of those of the fetched files whose sources prove nothing; None for one without a receipt."""
+        unproven = [i for i in indices if self._files[i].url is not None and not _wanted(self._files[i]).is_proven]
+        return [receipt.sha256 if (receipt := self.receipt(i)) is not None else None for i in unproven]
+
     def drop(self, indices: Iterable[int]) -> None:
-        """Remove files that were fetched and used, unless raw files are kept. Their receipts stay."""
+        """Remove files that were used, unless raw files are kept. Their receipts stay.
+
+        While another run uses the raw folder, nothing is removed; what was put off is done with the next ones, or at
+        the end.
+        """
         if self._runtime.keep_raw:
             return
-        for i in indices:
-            if self._files[i].url is not None:
-                path = Path(self._files[i].path)
+        with self._room:
+            self._used.update(i for i in indices if self._files[i].url is not None)
+            self._remove_used()
+            for i in indices:
+                self._held.pop(i, None)
+            self._room.notify_all()
+
+    def _remove_used(self) -> None:
+        with self._users.alone() as alone:
+            while alone and self._used:
+                path = Path(self._files[self._used.pop()].path)
                 with explain(path, "remove"):
                     path.unlink(missing_ok=True)
-            with self._room:
-                self._held.pop(i, None)
-                self._room.notify_all()
 
     def __enter__(self) -> Self:
+        self._users.__enter__()
         self._connections.__enter__()
         return self
 
@@ -245,6 +270,8 @@ class Downloads:
             thread.join()
         self._pool.shutdown()
         self._connections.__exit__()
+        self._remove_used()
+        self._users.__exit__()
 
 
 def _is_here(path: Path, file: SourceFile, receipts: Receipts) -> bool:
@@ -259,6 +286,13 @@ def _is_here(path: Path, file: SourceFile, receipts: Receipts) -> bool:
     except OSError:
         return False
     return (stat.st_size, stat.st_mtime_ns) == (receipt.num_bytes, receipt.mtime_ns)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
 
 
 def _wanted(file: SourceFile) -> Wanted:
