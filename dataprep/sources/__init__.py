@@ -12,6 +12,7 @@ Names are paths below the folder all files share: moving a corpus changes nothin
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ from dataprep.storage import make_folder, write_json
 
 if TYPE_CHECKING:
     from dataprep.specs import Contents, ReaderSpec
+
+log = logging.getLogger(__name__)
 
 __all__ = ["check_same", "check_unchanged", "list_files", "remember", "with_checksum", "with_contents"]
 
@@ -56,8 +59,11 @@ def list_files(source: FilesSource | HubSource | UrlsSource, reader: ReaderSpec,
         listing = list_repo(source, reader, output)
     if isinstance(source, HubSource) and source.contents is not None:
         return with_contents(listing, source.contents)
-    if listing.text is None and not web.is_offline():
-        listing = listing.model_copy(update={"text": choose_text(listing.files[0], reader).text})
+    if listing.text is None and not web.is_offline() and listing.files[0].format != "text":
+        text = choose_text(listing.files[0], reader).text
+        if text != reader.text:
+            log.info("the text is taken from %r, the only column of text; --set reader.text=NAME chooses another", text)
+        listing = listing.model_copy(update={"text": text})
     return listing
 
 

@@ -36,8 +36,14 @@ log = logging.getLogger(__name__)
 
 CARD = "README.md"
 
-SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
-"""Names of splits in file names, as `datasets` 5.2 (data_files.py) knows them; the first is the one to train on."""
+EXTRAS = {"README.md", "config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json"}
+"""Files beside the data, left out by globs and folders as `datasets` 5.2 (data_files.py) does; hidden ones, too."""
+
+CONVERTED = "refs/convert/parquet"
+"""The branch where the hub keeps every data set as ``<configuration>/<split>/<number>.parquet``."""
+
+SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval", "evaluation")
+"""Splits in the names of files, as `datasets` 5.2 (data_files.py) knows them; the first two are that to train on."""
 
 
 def list_repo(source: HubSource, reader: ReaderSpec, output: Path) -> Listing:
@@ -49,11 +55,11 @@ def list_repo(source: HubSource, reader: ReaderSpec, output: Path) -> Listing:
     """
     repo = hub.commit(Repo(source.repo, source.type, source.revision))
     globs = source.globs
-    found = matching(repo, globs) if globs else by_card(repo, source.subset)
+    found = matching(repo, globs) if globs else by_card(repo, source.subset, source.revision)
     excluded = matcher(source.exclude)
     kept = [file for file in found if file.num_bytes and not excluded(file.path)]
     if not kept:
-        wanted = ", ".join(globs) or "data that dataprep can read"
+        wanted = ", ".join(globs) or "data"
         raise SpecError(
             f"{repo.id} holds no file of {wanted} with anything in it; see {repo.page}/tree/{repo.revision}"
         )
@@ -92,17 +98,34 @@ def is_inside(name: str) -> bool:
 
 
 def matching(repo: Repo, globs: Sequence[str]) -> list[RepoFile]:
-    """Files that match one of the globs, each once; a glob that names a folder means all below it."""
+    """Files that match one of the globs, each once; a glob that names a folder means all below it.
+
+    Raises:
+        SpecError: one of the globs matches nothing: the layout is another than was thought.
+    """
     folders = sorted({_fixed_part(glob) for glob in globs})
     roots = [f for f in folders if not any(f != g and (g == "" or f.startswith(g + "/")) for g in folders)]
     there = {file.path: file for root in roots for file in hub.tree(repo, root)}
     names = {glob.rstrip("/") for glob in globs if not set(glob) & GLOB}  # a card may name thousands
-    is_wanted = matcher(glob for glob in globs if set(glob) & GLOB)
+    patterns = {glob: matcher([glob]) for glob in globs if set(glob) & GLOB}
+    found: dict[str, RepoFile] = {}
+    used: set[str] = set()
+    for path, file in there.items():
+        named = {path, *map(str, PurePosixPath(path).parents)} & names
+        hits = named | {glob for glob, matches in patterns.items() if matches(path)}
+        if path in named or (hits and not is_extra(path)):
+            found[path] = file
+            used |= hits
+    unused = sorted((names | set(patterns)) - used)
+    if unused:
+        raise SpecError(f"{repo.id} holds no file of {', '.join(unused)}; see {repo.page}/tree/{repo.revision}")
+    return list(found.values())
 
-    def is_named(path: str) -> bool:
-        return path in names or any(str(folder) in names for folder in PurePosixPath(path).parents)
 
-    return [file for path, file in there.items() if is_named(path) or is_wanted(path)]
+def is_extra(path: str) -> bool:
+    """Whether a file lies beside the data only: a card, a hidden file."""
+    parts = path.split("/")
+    return parts[-1] in EXTRAS or any(part.startswith(".") and part.strip(".") for part in parts)
 
 
 def _fixed_part(glob: str) -> str:
@@ -117,10 +140,19 @@ def _fixed_part(glob: str) -> str:
 
 
 def matcher(globs: Iterable[str]) -> Callable[[str], bool]:
-    """Whether a path matches one of some globs; ``*`` stays within a folder, ``**`` crosses them."""
+    """Whether a path matches one of some globs; ``*`` stays within a folder, ``**`` crosses them.
+
+    Raises:
+        SpecError: one is no glob.
+    """
     from fsspec.utils import glob_translate  # 50 ms, for those who do not read files of their own
 
-    patterns = [re.compile(glob_translate(glob)) for glob in globs]
+    patterns = []
+    for glob in globs:
+        try:
+            patterns.append(re.compile(glob_translate(glob)))
+        except (ValueError, re.error) as error:
+            raise SpecError(f"{glob!r} is no glob: {error}; ** stands alone between two slashes") from error
     return lambda path: any(pattern.fullmatch(path) for pattern in patterns)
 
 
@@ -133,21 +165,29 @@ class Configuration:
     splits: dict[str, list[str]]
 
 
-def by_card(repo: Repo, subset: str | None) -> list[RepoFile]:
+def by_card(repo: Repo, subset: str | None, revision: str) -> list[RepoFile]:
     """The files that the repository's card names, or, if it names none, all that can be read.
 
+    Args:
+        repo: at a commit.
+        subset: the configuration wanted.
+        revision: what the commit was named by.
+
     Raises:
-        SpecError: the card has no such configuration, or several and none was chosen.
+        SpecError: the card has no such configuration, or several and none was chosen; it names no files that there are.
     """
     configurations: list[Configuration] = []
     for card in hub.describe(repo, [CARD]):
         configurations = _configurations(
             read(Wanted(card.path, repo.file_url(card.path), card.num_bytes, card.checksum))
         )
+    files = [] if configurations else hub.tree(repo)
+    if revision == CONVERTED and not configurations:
+        configurations = _converted(files)
     if not configurations:
         if subset is not None:
             raise SpecError(f"{repo.id}: its card names no configurations, so there is no {subset!r}; leave it out")
-        return _by_names(hub.tree(repo))
+        return _by_names(repo, files)
     by_name = {configuration.name: configuration for configuration in configurations}
     names = ", ".join(by_name)
     if subset is None:
@@ -165,18 +205,23 @@ def by_card(repo: Repo, subset: str | None) -> list[RepoFile]:
             "you want under source.paths"
         )
     log.info("%s: configuration %s, split %s: %s", repo.id, subset, split, ", ".join(splits[split]))
-    found = matching(repo, splits[split])
-    if not found:
-        raise SpecError(
-            f"{repo.id}: the card says that {subset} is in {', '.join(splits[split])}, where there is no file; write a "
-            "YAML that names the files you want under source.paths"
-        )
-    return found
+    return matching(repo, splits[split])
+
+
+def _converted(files: list[RepoFile]) -> list[Configuration]:
+    """The configurations of a branch that the hub has converted."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for file in files:
+        config, _, rest = file.path.partition("/")
+        split = rest.partition("/")[0]
+        if rest.count("/") == 1 and rest.endswith(".parquet"):
+            found.setdefault(config, {}).setdefault(split, []).append(file.path)
+    return [Configuration(config, False, splits) for config, splits in found.items()]
 
 
 def _configurations(card: bytes) -> list[Configuration]:
     """What a card's front matter says under ``configs``; https://huggingface.co/docs/hub/datasets-manual-configuration."""
-    match = re.match(rb"\s*---\r?\n(.*?)\r?\n---\s*(\n|$)", card, re.DOTALL)
+    match = re.match(rb"(?:\xef\xbb\xbf)?\s*---\r?\n(.*?)\r?\n---\s*(\n|$)", card, re.DOTALL)
     try:
         value = yaml.safe_load(match[1]) if match else None
     except yaml.YAMLError:
@@ -184,8 +229,8 @@ def _configurations(card: bytes) -> list[Configuration]:
     configs = value.get("configs") if isinstance(value, dict) else None
     found = []
     for config in configs if isinstance(configs, list) else ():
-        if isinstance(config, dict) and "data_files" in config:
-            splits = _splits(config["data_files"], str(config.get("data_dir") or ""))
+        if isinstance(config, dict) and ("data_files" in config or config.get("data_dir")):
+            splits = _splits(config.get("data_files", "**"), str(config.get("data_dir") or ""))
             found.append(Configuration(str(config.get("config_name", "default")), bool(config.get("default")), splits))
     return found
 
@@ -216,13 +261,31 @@ def _expand(glob: str) -> list[str]:
     return ["/".join(part for part in glob.split("/") if part not in ("", "."))]
 
 
-def _by_names(files: list[RepoFile]) -> list[RepoFile]:
-    data = [file for file in files if _is_data(file.path)]
-    train = [file for file in data if _split_of(file.path) == SPLITS[0]]
-    if train and len(train) < len(data):
-        log.info("using the %d files of the split %s, of %d", len(train), SPLITS[0], len(data))
-        return train
-    return data
+def _by_names(repo: Repo, files: list[RepoFile]) -> list[RepoFile]:
+    """The data among files, of the split to train on where names tell splits apart.
+
+    Raises:
+        SpecError: there is none; of several formats; or of other splits only.
+    """
+    choose = "choose with --set 'source.paths=[\"...\"]'"
+    data = [file for file in files if _is_data(file.path) and not is_extra(file.path)]
+    if not data:
+        kinds = sorted({PurePosixPath(file.path).suffix or file.path for file in files if not is_extra(file.path)})
+        raise SpecError(
+            f"{repo.id} holds no data that dataprep knows by its name, but {', '.join(kinds[:12]) or 'nothing'}; "
+            f"{choose}, or see {repo.page}/tree/{repo.revision}"
+        )
+    formats = {"parquet": "Parquet", "arrow": "Arrow"}
+    kinds = sorted({formats.get(PurePosixPath(file.path).suffix[1:], "JSON lines") for file in data})
+    if len(kinds) > 1:
+        raise SpecError(f"{repo.id} holds files of several formats, {', '.join(kinds)}; {choose}")
+    splits = {_split_of(file.path) for file in data}
+    train = [file for file in data if _split_of(file.path) in SPLITS[:2]]
+    if not train and splits - {None}:
+        raise SpecError(f"{repo.id} has no split 'train', but {', '.join(sorted(filter(None, splits)))}; {choose}")
+    chosen = train or data
+    log.info("%s: no card says which files: using %d of %d by their names", repo.id, len(chosen), len(files))
+    return chosen
 
 
 def _is_data(path: str) -> bool:

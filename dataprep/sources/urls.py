@@ -15,7 +15,7 @@ from dataprep import objects, web
 from dataprep.errors import SourceError, SpecError
 from dataprep.layout import RawFolder
 from dataprep.readers import format_by_name
-from dataprep.sources.repos import is_inside, matcher
+from dataprep.sources.repos import is_extra, is_inside, matcher
 from dataprep.specs import Listing, SourceFile
 from dataprep.web import Pause, persist
 
@@ -33,7 +33,8 @@ def list_urls(source: UrlsSource, reader: ReaderSpec, output: Path) -> Listing:
         SpecError: one is no address; they name no file, or two of the same name.
         SourceError: one cannot be reached, or does not say its size.
     """
-    found = {one.url: one for url in source.urls for one in _look(url)}
+    looked = ((url, one) for url in source.urls for one in _look(url))
+    found = {one.url: one for url, one in looked if one.url == url or not is_extra(_path(one.url))}
     folder = _common_folder(list(found))
     named: dict[str, Found] = {}
     for url, one in found.items():

@@ -185,9 +185,7 @@ def test_an_unknown_subset_says_which_there_are_before_anything_is_asked(here, t
 
 def test_a_subset_that_the_repository_lacks_is_said(here, tmp_path):
     put(here, "fineweb")
-    with pytest.raises(
-        SpecError, match=r"holds no file of data/CC-MAIN-1999-01/\*.parquet with anything in it; see http"
-    ):
+    with pytest.raises(SpecError, match=r"holds no file of data/CC-MAIN-1999-01/\*.parquet; see http"):
         dataprep.run("fineweb:CC-MAIN-1999-01", "sample", tmp_path)
 
 
