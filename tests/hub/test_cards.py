@@ -13,7 +13,6 @@ import dataprep
 from dataprep.errors import SpecError
 from dataprep.planning import resolve
 
-
 FOLDERS = "configs:\n- {config_name: en, data_dir: en}\n- {config_name: de, data_dir: de}"
 
 
