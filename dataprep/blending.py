@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from dataprep.errors import SpecError
 from dataprep.layout import Layout
 from dataprep.planning import resolve
-from dataprep.runner import execute
+from dataprep.runner import check_limit, execute
 from dataprep.specs import Model, parse_settings
 from dataprep.storage import AtomicFile, make_folder, replace_link, write_json
 from dataprep.watcher import Silent
@@ -112,10 +112,7 @@ def write_blend(mixture: Mixture, datasets: Sequence[tuple[str, DatasetManifest]
             mixture.mixture.corpora, token_shares(mixture, manifests), datasets, strict=True
         )
     ]
-    for share in shares:
-        if any(letter.isspace() for letter in share.prefix):
-            raise SpecError(f"{share.prefix}: Megatron splits --data-args-path at spaces; choose another --output")
-    content = [mixture.mixture.to_json(), [share.recipe_digest for share in shares]]
+    content = [mixture.mixture.unit, budget, [(share.recipe_digest, share.weight) for share in shares]]
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     layout = Layout.of(output, mixture.name, manifests[0].recipe.tokenizer.name, digest)
     make_folder(layout.dataset)
@@ -159,10 +156,18 @@ def run_mixture(
             raise SpecError(
                 f"--set {namespace}.*: {mixture.name} is a mixture, whose corpora differ in that; write YAMLs"
             )
-    requests = [
-        resolve(part.corpus, tokenizer, output, None, part.limit if limit is None else limit, settings)
-        for part in mixture.mixture.corpora
-    ]
+    if any(letter.isspace() for letter in os.path.abspath(output)):
+        raise SpecError(
+            f"{os.path.abspath(output)}: Megatron splits --data-args-path at spaces; choose another --output"
+        )
+    requests = []
+    for part in mixture.mixture.corpora:
+        most = min(filter(None, (part.limit, limit)), default=None)
+        request = resolve(part.corpus, tokenizer, output, None, most, settings, of_many=True)
+        if request.recipe.corpus == mixture.name:
+            raise SpecError(f"{mixture.name} is the name of a mixture and of its corpus {part.corpus}; rename one")
+        check_limit(request)
+        requests.append(request)
     results = []
     for number, request in enumerate(requests):
         log.info("%s: %s, %d of %d", mixture.name, request.recipe.corpus, number + 1, len(requests))

@@ -158,6 +158,8 @@ def _ids(file: SourceFile, column: str) -> Iterator[tuple[int, list[str]]]:
         with pq.ParquetFile(file.path) as opened:
             if column not in opened.schema_arrow.names:
                 raise SourceError(f"{file.path} has no column {column!r}; there are {opened.schema_arrow.names}")
+            if not pa.types.is_string(opened.schema_arrow.field(column).type):
+                raise SourceError(f"{file.path}: the ids in {column!r} are no strings")
             first = 0
             kept: list[str] = []
             for batch in opened.iter_batches(PIECE_ROWS, columns=[column]):

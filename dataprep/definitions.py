@@ -43,7 +43,7 @@ class Definition:
         type: Megatron's name.
         path: the file or folder it was read from.
         contents: file name -> bytes.
-        names: what the files beside it call ``bos_token`` and ``eos_token``.
+        names: what the files beside it call ``bos_token`` and ``eos_token``, and ``add_bos_token``: true, or false.
     """
 
     type: TokenizerType
@@ -258,6 +258,8 @@ def _named_tokens(config: Any) -> dict[str, str]:
         text = value.get("content") if isinstance(value, dict) else value
         if isinstance(text, str):
             result[key] = text
+    if isinstance(config.get("add_bos_token"), bool):
+        result["add_bos_token"] = str(config["add_bos_token"]).lower()
     return result
 
 
@@ -296,8 +298,10 @@ def identify(spec: TokenizerSpec, path: Path) -> TokenizerIdentity:
         if before:
             adds_bos, bos_text = True, before[0]
     ids = {text: definition.token_id(text) for text in (bos_text, eod_text) if text is not None}
-    for text, found in ids.items():
-        if found is None:
+    if not adds_bos and bos_text is not None and ids[bos_text] is None:
+        bos_text = None  # a name that is left over from another tokenizer
+    for text in (bos_text, eod_text):
+        if text is not None and ids[text] is None:
             raise SpecError(f"{path}: the token {text!r} does not exist; {_choices(definition)}")
     return TokenizerIdentity(
         name=spec.name,
@@ -334,6 +338,18 @@ def _choices(definition: Definition) -> str:
     names = list(definition.specials)
     shown = ", ".join(repr(name) for name in names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
     return f"name one with --set tokenizer.eod=TOKEN; its special tokens are: {shown or 'none'}"
+
+
+def bos_disagreement(identity: TokenizerIdentity) -> str | None:
+    """What to say where ``tokenizer.json`` and the flag beside it do not agree on BOS; None: they do."""
+    flag = define(identity.type, Path(identity.path)).names.get("add_bos_token")
+    if flag is None or (flag == "true") == identity.adds_bos:
+        return None
+    return (
+        f"the tokenizer {identity.name} adds {'a' if identity.adds_bos else 'no'} BOS by its tokenizer.json, but its "
+        f"tokenizer_config.json says add_bos_token={flag}, which transformers 5 follows; policy.bos=auto follows the "
+        f"former, policy.bos={'always' if flag == 'true' else 'never'} the latter"
+    )
 
 
 def missing_eod(identity: TokenizerIdentity) -> SpecError:

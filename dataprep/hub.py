@@ -12,6 +12,7 @@ All by huggingface_hub's public functions, so that ``HF_ENDPOINT``, ``HF_TOKEN``
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import logging
 import re
@@ -22,7 +23,7 @@ from urllib.parse import quote, urlsplit
 
 from dataprep import web
 from dataprep.digests import matches
-from dataprep.errors import DataprepError, SourceError
+from dataprep.errors import DataprepError, OutputError, SourceError
 from dataprep.web import Pause, TransientError, persist
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ def _cache_one(asked: Repo, repo: Repo, file: RepoFile) -> Path:
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     found = try_to_load_from_cache(repo.id, file.path, revision=asked.revision, repo_type=repo.type)
-    with explained(repo), web.transient():
+    with explained(repo), web.transient(), _cache_is_writable():
         for revision in (asked.revision, repo.revision):
             path = Path(found) if isinstance(found, str) else None
             if path is None or path.parent.name != repo.revision:
@@ -212,6 +213,18 @@ def _cache_one(asked: Repo, repo: Repo, file: RepoFile) -> Path:
     raise TransientError("what came is not what the listing says")
 
 
+@contextlib.contextmanager
+def _cache_is_writable() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT):
+            raise
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+        raise OutputError(f"cannot write to the hub's cache {HF_HUB_CACHE}: {error.strerror}; set HF_HOME") from error
+
+
 def _cached(repo: Repo, names: Sequence[str]) -> tuple[Repo, Path, list[str]]:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -220,7 +233,7 @@ def _cached(repo: Repo, names: Sequence[str]) -> tuple[Repo, Path, list[str]]:
     found = {name: Path(path) for name, path in answers.items() if isinstance(path, str)}
     unknown = [name for name, path in answers.items() if path is None]
     if found and unknown:  # another tool may have brought some of them only
-        log.info("offline: the cache does not know whether %s has %s", repo.id, ", ".join(unknown))
+        log.warning("offline: the cache does not know whether %s has %s", repo.id, ", ".join(unknown))
     if not found:
         raise SourceError(web.offline_message(f"the tokenizer {repo.id} at {repo.revision}") + f" ({HF_HUB_CACHE})")
     folder = next(iter(found.values())).parent

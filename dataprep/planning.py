@@ -1,4 +1,5 @@
-"""From what a user typed to what would be done: recipe, paths, units. Reads, and writes nothing.
+"""From what a user typed to what would be done: recipe, paths, units. Writes nothing but the
+hub's cache of tokenizers.
 
     resolve     corpus, tokenizer, settings -> Request: recipe, digest, runtime, every path
     plan        what `run` would do, as plain JSON values
@@ -8,13 +9,14 @@ Doing it is the runner's.
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dataprep import catalog, sources
-from dataprep.definitions import identify, missing_eod
+from dataprep.definitions import bos_disagreement, identify, missing_eod
 from dataprep.errors import SpecError
 from dataprep.estimates import estimate
 from dataprep.layout import Layout
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dataprep.specs import Corpus, Listing
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -50,15 +55,16 @@ class Request:
     listing: Listing
 
 
-def resolve(
+def resolve(  # noqa: PLR0913 - what a command line gives
     corpus: str | Sequence[str],
     tokenizer: str,
     output: str | Path = "data",
     workers: int | None = None,
     limit: int | None = None,
     settings: Sequence[str] = (),
+    of_many: bool = False,
 ) -> Request:
-    """Turn what a user typed into a recipe, a runtime and a layout; touches nothing.
+    """Turn what a user typed into a recipe, a runtime and a layout; starts nothing.
 
     Args:
         corpus: a shipped name, a YAML, ``hf:org/name``, addresses, or paths and globs.
@@ -67,6 +73,7 @@ def resolve(
         workers: units at the same time; default: the processors this process may use.
         limit: at most this many documents.
         settings: ``NAMESPACE.KEY=VALUE``, as for ``--set``.
+        of_many: the settings are for other corpora, too: one that has no effect on this one is no error.
 
     Raises:
         SpecError: something in it is wrong, unknown or without effect.
@@ -81,20 +88,18 @@ def resolve(
     policy = TokenPolicy.from_json(given.get("policy", {}), "policy settings")
     if limit is not None and limit < 1:
         raise SpecError(f"--limit {limit}: expected a number of documents, at least 1")
-    arguments = [corpus] if isinstance(corpus, str) else list(corpus)
-    catalog.find_corpus(arguments, given)  # a misspelt one is said before anything is fetched
-    spec, place = catalog.find_tokenizer(tokenizer, given.get("tokenizer", {}))
+    catalog.find_corpus(_arguments(corpus), given)  # a misspelt one is said before anything is fetched
+    spec, place = catalog.find_tokenizer(os.fspath(tokenizer), given.get("tokenizer", {}))
     identity = identify(spec, place)
     if policy.eod == "append" and identity.eod_id is None:
         raise missing_eod(identity)
     if policy.bos == "always" and identity.bos_id is None:
         raise SpecError(f"policy.bos=always: the tokenizer {identity.name} has no BOS token; use auto or never")
+    if policy.bos == "auto" and (doubt := bos_disagreement(identity)) is not None:
+        log.warning("%s", doubt)
     found, listing = resolve_corpus(corpus, output, given)
-    if getattr(found.source, "contents", None) and not runtime.keep_raw:
-        raise SpecError(f"runtime.keep_raw=false has no effect: the texts of {found.name} are kept; leave it out")
-    for key in ("keep_raw", "connections"):
-        if key in given.get("runtime", {}) and listing.raw is None:
-            raise SpecError(f"runtime.{key} has no effect: the corpus {found.name} is here already; leave it out")
+    if not of_many:
+        _check_effect(found, listing, runtime, given.get("runtime", {}))
     recipe = Recipe(
         corpus=found.name,
         origin=listing.origin,
@@ -111,6 +116,23 @@ def resolve(
     return _unchanged_or_new(Request(recipe, runtime, layout, digest, found, listing))
 
 
+def _arguments(corpus: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
+    """What stands for CORPUS, one or several, as texts."""
+    arguments = [corpus] if isinstance(corpus, (str, os.PathLike)) else list(corpus)
+    if not arguments:
+        raise SpecError("no corpus given; give a name, a YAML, hf:org/name, addresses, or paths")
+    return [os.fspath(argument) for argument in arguments]
+
+
+def _check_effect(corpus: Corpus, listing: Listing, runtime: Runtime, given: dict[str, Any]) -> None:
+    """Refuse settings of downloads for a corpus that they mean nothing to."""
+    if isinstance(corpus.source, HubSource) and corpus.source.contents and not runtime.keep_raw:
+        raise SpecError(f"runtime.keep_raw=false has no effect: the texts of {corpus.name} are kept; leave it out")
+    for key in ("keep_raw", "connections"):
+        if key in given and listing.raw is None:
+            raise SpecError(f"runtime.{key} has no effect: the corpus {corpus.name} is here already; leave it out")
+
+
 def resolve_corpus(
     corpus: str | Sequence[str], output: str | Path, given: dict[str, dict[str, Any]]
 ) -> tuple[Corpus, Listing]:
@@ -125,8 +147,7 @@ def resolve_corpus(
         SpecError: it is unknown, or names nothing.
         SourceError: it cannot be reached or read.
     """
-    arguments = [corpus] if isinstance(corpus, str) else list(corpus)
-    found, folder = catalog.find_corpus(arguments, given)
+    found, folder = catalog.find_corpus(_arguments(corpus), given)
     listing = list_files(found.source, found.reader, folder, Path(output))
     work = os.path.join(os.path.abspath(output), "work", "")
     if any(file.path.startswith(work) for file in listing.files):
@@ -177,7 +198,7 @@ def plan(
     limit: int | None = None,
     settings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What `run` with the same arguments would do, as plain JSON values; touches nothing."""
+    """What `run` with the same arguments would do, as plain JSON values; downloads nothing but a tokenizer."""
     request = resolve(corpus, tokenizer, output, workers, limit, settings)
     recipe, source = request.recipe, request.corpus.source
     afar = request.listing.ids or any(file.url is not None for file in recipe.files)

@@ -88,13 +88,14 @@ def run(
 
 
 def execute(request: Request, watcher: Watcher) -> Result:
-    """Carry out a resolved request."""
+    """Carry out a resolved request.
+
+    Raises:
+        SpecError: see `check_limit`.
+        DataprepError: see `run`.
+    """
+    check_limit(request)
     if request.listing.ids:
-        if request.recipe.limit is not None:
-            raise SpecError(
-                f"--limit: all texts of {request.recipe.corpus} are fetched before the first is tokenized; leave it "
-                f"out, or fetch them once with `dataprep download {request.recipe.corpus}`"
-            )
         fetch(request.corpus, request.listing, request.runtime, watcher)
         request = with_contents(request)
     layout = request.layout
@@ -116,6 +117,19 @@ def execute(request: Request, watcher: Watcher) -> Result:
             with contextlib.suppress(OutputError):
                 _event(layout, "failed", error=str(error))
             raise
+
+
+def check_limit(request: Request) -> None:
+    """Make sure that a few documents can be had without all.
+
+    Raises:
+        SpecError: they cannot: of texts behind ids.
+    """
+    if request.listing.ids and request.recipe.limit is not None:
+        raise SpecError(
+            f"--limit: all texts of {request.recipe.corpus} are fetched before the first is tokenized; leave it "
+            f"out, or fetch them once with `dataprep download {request.recipe.corpus}`"
+        )
 
 
 def find_existing(request: Request) -> Result | None:

@@ -18,6 +18,9 @@ def plan(result: dict[str, Any]) -> Iterator[str]:
             f"{tokenizer['vocab_size']:,} ids, {result['dtype']}",
             "document": f"{result['bos'] or '(no BOS)'} text {result['eod'] or '(no EOD)'}; "
             f"special strings: {policy['special_text']}; empty documents: {policy['empty']}",
+            "text": "all of each file"
+            if recipe["files"][0]["format"] == "text"
+            else f"column {recipe['reader']['text']}",
             **_outlook(result),
             "recipe": result["recipe_digest"],
             "prefix": result["prefix"] + (" (exists)" if result["exists"] else ""),

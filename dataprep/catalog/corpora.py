@@ -32,6 +32,8 @@ def find_corpus(arguments: Sequence[str], overrides: dict[str, dict[str, Any]]) 
         SpecError: no such name, subset or file, or a YAML that does not validate.
     """
     first = arguments[0]
+    if len(arguments) > 1 and any(argument.startswith("hf:") for argument in arguments):
+        raise SpecError("several corpora, and one of the hub: give one, or a YAML with `mixture:` that names them")
     if len(arguments) == 1 and first.startswith("hf:"):
         return shipped.validate(Corpus, _of_hub(first), overrides, first), Path()
     if any("://" in argument for argument in arguments):
@@ -48,6 +50,8 @@ def find_corpus(arguments: Sequence[str], overrides: dict[str, dict[str, Any]]) 
             f"unknown corpus {first!r}; shipped are {', '.join(shipped.names('pipelines'))}; "
             "or give hf:org/name, paths of files, addresses, or a YAML"
         )
+    if len(arguments) == 1 and HUB.fullmatch(f"hf:{first}") and not os.path.exists(first) and not Path(first).suffix:
+        raise SpecError(f"no such file or folder: {os.path.abspath(first)}; a data set of the hub is hf:{first}")
     value = {"name": _name_of_paths(arguments), "source": {"kind": "files", "paths": list(arguments)}}
     return shipped.validate(Corpus, value, overrides, "the corpus"), Path()
 
@@ -62,7 +66,19 @@ def find_mixture(arguments: Sequence[str]) -> Mixture | None:
     if found is None:
         return None
     value = load_yaml(found[0])
-    return Mixture.from_json(value, str(found[0])) if "mixture" in value else None
+    if "mixture" not in value:
+        return None
+    if found[1] is not None:
+        raise SpecError(f"{arguments[0]}: a mixture has no subsets; give one of its corpora, or leave {found[1]!r} out")
+    mixture = Mixture.from_json(value, str(found[0]))
+    parts = [p.model_copy(update={"corpus": _placed(p.corpus, found[0].parent)}) for p in mixture.mixture.corpora]
+    return mixture.model_copy(update={"mixture": mixture.mixture.model_copy(update={"corpora": tuple(parts)})})
+
+
+def _placed(corpus: str, folder: Path) -> str:
+    """What a mixture calls a corpus; a path that is relative starts at the mixture's folder."""
+    is_path = "/" in corpus or corpus.endswith((".yaml", ".yml")) or (folder / corpus).is_file()
+    return str(folder / corpus) if is_path and "://" not in corpus and not corpus.startswith("hf:") else corpus
 
 
 def _find_yaml(text: str) -> tuple[Path, str | None] | None:

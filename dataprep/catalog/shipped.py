@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -41,7 +42,9 @@ def find(kind: Kind, name: str) -> Path | None:
     there = names(kind)
     if name in there:
         return there[name]
-    for path in there.values() if kind == "pipelines" else ():
+    if kind == "tokenizers" or not re.fullmatch(r"[\w.+-]+", name):  # no alias: a path, an address
+        return None
+    for path in there.values():
         aliases = load_yaml(path).get("aliases", ())
         if isinstance(aliases, list) and name in aliases:
             return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -47,7 +48,8 @@ def find_tokenizer(argument: str, overrides: dict[str, Any]) -> tuple[TokenizerS
     elif known is not None:
         spec, folder = TokenizerSpec.from_json({**load_yaml(known), **overrides}, str(known)), known.parent
     elif path.exists():
-        value = {"name": _tokenizer_name(path), "type": guess_type(path), "path": str(path), **overrides}
+        kind = overrides.get("type") or guess_type(path)
+        value = {"name": _tokenizer_name(path), "path": str(path), **overrides, "type": kind}
         spec, folder = TokenizerSpec.from_json(value, f"--tokenizer {argument}"), Path()
     elif named is not None and not argument.startswith("."):
         repo, value = named["repo"], {key: part for key, part in named.groupdict().items() if part}
@@ -82,7 +84,7 @@ def fetch_tokenizer(spec: TokenizerSpec, guess: bool = False) -> tuple[Tokenizer
     wanted = [*(name for group in FILES.values() for name in group), *HINTS]
     repo, folder, present = hub.cache(Repo(spec.repo, "model", spec.revision), wanted)
     if guess:
-        spec = spec.model_copy(update={"type": _choose(present, spec.repo)})
+        spec = spec.model_copy(update={"type": _choose(present, folder, spec.repo)})
     missing = [name for name in FILES[spec.type] if name not in present]
     if missing:
         raise SpecError(
@@ -122,15 +124,36 @@ def guess_type(path: Path) -> TokenizerType:
         if path.suffix == ".json":
             return "HuggingFaceTokenizer"
         raise SpecError(f"{path}: expected a tokenizer.json, a tokenizer.model, or vocab.json beside merges.txt")
-    return _choose([p.name for p in path.iterdir() if p.is_file()], str(path))
+    return _choose([p.name for p in path.iterdir() if p.is_file()], path, str(path))
 
 
-def _choose(present: Collection[str], where: str) -> TokenizerType:
+def _choose(present: Collection[str], folder: Path, where: str) -> TokenizerType:
     there = [kind for kind, needed in FILES.items() if all(name in present for name in needed)]
     if len(there) > 1:
         log.info("%s holds more than one tokenizer: using %s; name a file to choose", where, FILES[there[0]][0])
+    if there[:1] == ["GPT2BPETokenizer"]:
+        _check_gpt2(folder, where)
     if there:
         return there[0]
     expected = "; ".join(" + ".join(needed) for needed in FILES.values())
     found = ", ".join(sorted(present)[:10]) or "nothing"
     raise SpecError(f"{where} holds no tokenizer: expected {expected}; found {found}")
+
+
+def _check_gpt2(folder: Path, where: str) -> None:
+    """Make sure that ``vocab.json`` and ``merges.txt`` are GPT-2's kind: others split texts otherwise.
+
+    Raises:
+        SpecError: ``tokenizer_config.json`` says that they are of another tokenizer.
+    """
+    try:
+        config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    name = config.get("tokenizer_class") if isinstance(config, dict) else None
+    if isinstance(name, str) and not name.startswith("GPT2"):
+        raise SpecError(
+            f"{where} holds vocab.json and merges.txt of a {name}, and no tokenizer.json, which alone says how it "
+            "splits texts: make one with transformers (AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)) and "
+            "give the folder; if it splits as GPT-2 does, say --set tokenizer.type=GPT2BPETokenizer"
+        )

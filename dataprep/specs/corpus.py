@@ -66,7 +66,7 @@ class HubSource(Model):
     gated: bool = False
     paths: tuple[str, ...] = ()
     subset: str | None = None
-    subsets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    subsets: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
     exclude: tuple[str, ...] = ()
     contents: Contents | None = None
 
@@ -168,7 +168,7 @@ class MixturePart(Model):
     """
 
     corpus: str
-    weight: float = Field(gt=0)
+    weight: float = Field(gt=0, allow_inf_nan=False)
     limit: int | None = Field(default=None, ge=1)
 
 

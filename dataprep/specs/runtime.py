@@ -28,7 +28,7 @@ class Runtime(Model):
             memory.
         audit_rate: one document in this many is encoded by the reference as well; 0: none.
         max_rejects: share of the records that may be rejected before the run is called failed.
-        connections: files fetched at the same time.
+        connections: requests at the same time.
         keep_raw: keep what was downloaded. Otherwise a file goes once its shards are done.
     """
 

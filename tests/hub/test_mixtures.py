@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -97,5 +98,30 @@ def test_the_command_prints_the_file_last(corpora, dataprep_cli):
 
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).name == "data_args.txt"
-    assert "of the tokens: short.yaml (weight 1 in rows" in done.stderr
+    assert re.search(r"of the tokens: \S*short.yaml \(weight 1 in rows", done.stderr)
     assert "epochs for the budget" in done.stderr
+
+
+def test_relative_paths_start_at_the_mixture_and_small_mistakes_are_said(corpora, monkeypatch, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "short.jsonl").write_text('{"text": "the wrong one"}\n')
+    monkeypatch.chdir(elsewhere)
+    spec = {"name": "mix", "mixture": {"unit": "rows", "corpora": [{"corpus": "short.jsonl", "weight": 1, "limit": 3}]}}
+    (corpora / "mix.yaml").write_text(json.dumps(spec))
+    found = find_mixture([str(corpora / "mix.yaml")])
+
+    blend = run_mixture(found, "sample", corpora / "out", limit=5, settings=["runtime.keep_raw=false"])
+    assert [share.num_documents for share in blend.shares] == [3], "the smaller limit, of the file beside the YAML"
+    with pytest.raises(SpecError, match="splits --data-args-path at spaces"):
+        run_mixture(found, "sample", corpora / "an out")
+    assert not (corpora / "an out").exists()
+    with pytest.raises(SpecError, match="is the name of a mixture and of its corpus"):
+        run_mixture(found.model_copy(update={"name": "short"}), "sample", corpora / "out")
+    for weight in (".inf", ".nan", "0"):
+        (corpora / "mix.yaml").write_text(
+            f"name: m\nmixture: {{unit: rows, corpora: [{{corpus: a, weight: {weight}}}]}}"
+        )
+        with pytest.raises(SpecError, match=r"mixture.corpora.0.weight"):
+            find_mixture([str(corpora / "mix.yaml")])
+    with pytest.raises(SpecError, match="a mixture has no subsets"):
+        find_mixture(["frontier-mix:x"])

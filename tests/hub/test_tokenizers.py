@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dataprep import web
-from dataprep.errors import SourceError, SpecError
+from dataprep import definitions, web
+from dataprep.errors import OutputError, SourceError, SpecError
 from dataprep.planning import resolve
 
 SAMPLE = Path(__file__).parents[2] / "tokenizers" / "sample" / "tokenizer.json"
@@ -168,3 +168,36 @@ def test_a_tokenizer_that_stays_damaged_is_never_used(here, identity, tmp_path):
         identity("org/name")
     kept = [Path(root, name) for root, _, names in os.walk(tmp_path / "hf-cache") for name in names]
     assert not [path for path in kept if path.stat().st_size == SAMPLE.stat().st_size]
+
+
+def test_slow_files_of_another_tokenizer_are_not_taken_for_gpt2s(here, identity, pair):
+    files = {name: pair.path / name for name in ("vocab.json", "merges.txt")}
+    config = json.dumps({"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>"}).encode()
+    here.add("models", "org/other", {**files, "tokenizer_config.json": config})
+    here.add("models", "org/gpt", {**files, "tokenizer_config.json": b'{"tokenizer_class": "GPT2Tokenizer"}'})
+
+    with pytest.raises(SpecError, match=r"org/other holds vocab.json and merges.txt of a Qwen2Tokenizer, and no tok"):
+        identity("org/other")
+    assert identity("org/gpt").type == "GPT2BPETokenizer"
+
+
+def test_names_of_bos_that_are_left_over_or_doubtful(here, identity):
+    left_over = json.dumps({"bos_token": "<s>", "eos_token": "<|endoftext|>", "add_bos_token": False}).encode()
+    here.add("models", "org/left", {"tokenizer.json": SAMPLE, "tokenizer_config.json": left_over})
+    assert (identity("org/left").bos_id, identity("org/left").eod_text) == (None, "<|endoftext|>")
+    flag = json.dumps({"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "add_bos_token": True}).encode()
+    here.add("models", "org/flag", {"tokenizer.json": SAMPLE, "tokenizer_config.json": flag})
+    found = identity("org/flag")
+    assert found.adds_bos is False
+    assert "policy.bos=always the latter" in definitions.bos_disagreement(found)
+    assert definitions.bos_disagreement(identity("org/left")) is None
+
+
+def test_a_cache_that_cannot_be_written_is_named(here, identity, mounted, tmp_path, monkeypatch):
+    from huggingface_hub import constants
+
+    here.add("models", "org/name", FILES)
+    cache = mounted(tmp_path / "mounted", "size=1m,ro")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache / "hub"))
+    with pytest.raises(OutputError, match=r"cannot write to the hub's cache .*Read-only file system; set HF_HOME"):
+        identity("org/name")
