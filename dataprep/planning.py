@@ -1,5 +1,4 @@
-"""From what a user typed to what would be done: recipe, paths, units. Writes nothing but the
-hub's cache of tokenizers.
+"""From what a user typed to what would be done: recipe, paths, units. Writes the hub's cache of tokenizers only.
 
     resolve     corpus, tokenizer, settings -> Request: recipe, digest, runtime, every path
     plan        what `run` would do, as plain JSON values

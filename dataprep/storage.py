@@ -1,7 +1,8 @@
 """Atomic writes, checksums, copies, the lock: everything that touches the output folder.
 
-Every write goes through `AtomicFile`: a private temporary name in the same folder, fsync, rename, fsync of the
-folder. A reader therefore sees a whole file or none, and a run that dies leaves only names that hold ``.tmp-``.
+What is written whole goes through `AtomicFile`: a private temporary name in the same folder, fsync, rename, fsync of
+the folder. A reader therefore sees a whole file or none, and a run that dies leaves only names that hold ``.tmp-``.
+What grows (a plan, receipts, events) is appended to line by line; `mend_lines` drops one that a crash cut off.
 
 Not here: how files are called (`layout`), and what they mean (`indexed`, `manifest`).
 """
