@@ -106,7 +106,7 @@ def _of_yaml(value: dict[str, Any], subset: str | None, overrides: dict[str, dic
     assert corpus.source.globs or not corpus.source.subsets  # an unknown subset is a SpecError before anything is asked
     if corpus.source.subset == default.source.subset:
         return corpus
-    return corpus.model_copy(update={"name": f"{corpus.name}-{_slug(corpus.source.subset or '')}"})
+    return corpus.model_copy(update={"name": f"{corpus.name}-{shipped.slug(corpus.source.subset or '', 'corpus')}"})
 
 
 def _of_hub(text: str) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _of_hub(text: str) -> dict[str, Any]:
         raise SpecError(f"{text}: expected hf:org/name, hf:org/name@revision, or either with :subset")
     source = {"kind": "hub"} | {key: part for key, part in match.groupdict().items() if part}
     name = "-".join(filter(None, [match["repo"].split("/")[1], match["subset"]]))
-    return {"name": _slug(name), "source": source}
+    return {"name": shipped.slug(name, "corpus"), "source": source}
 
 
 def _of_urls(urls: Sequence[str]) -> dict[str, Any]:
@@ -139,8 +139,4 @@ def _name_of_paths(arguments: Sequence[str]) -> str:
     )
     single = len(arguments) == 1 and not set(arguments[0]) & set("*?[")
     name = first.name.split(".")[0] if single else first.resolve().parent.name
-    return _slug(name)
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-._+")[:100] or "corpus"
+    return shipped.slug(name, "corpus")

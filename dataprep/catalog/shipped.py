@@ -78,6 +78,11 @@ def _corpus(path: Path) -> dict[str, Any]:
     }
 
 
+def slug(text: str, otherwise: str) -> str:
+    """A text as a name that files can have; another name where nothing of it is left."""
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-._+")[:100] or otherwise
+
+
 def validate(model: type[M], value: dict[str, Any], overrides: dict[str, dict[str, Any]], where: str) -> M:
     """A model of plain values, with what ``--set`` says of `source` and `reader` on top.
 

@@ -53,7 +53,12 @@ def find_tokenizer(argument: str, overrides: dict[str, Any]) -> tuple[TokenizerS
         spec, folder = TokenizerSpec.from_json(value, f"--tokenizer {argument}"), Path()
     elif named is not None and not argument.startswith("."):
         repo, value = named["repo"], {key: part for key, part in named.groupdict().items() if part}
-        value = {"name": _slug(repo.split("/")[1]), "type": "HuggingFaceTokenizer", **value, **overrides}
+        value = {
+            "name": shipped.slug(repo.split("/")[1], "tokenizer"),
+            "type": "HuggingFaceTokenizer",
+            **value,
+            **overrides,
+        }
         spec = TokenizerSpec.from_json(value, f"--tokenizer {argument}")
         return fetch_tokenizer(spec, guess="type" not in overrides)
     else:
@@ -97,17 +102,9 @@ def fetch_tokenizer(spec: TokenizerSpec, guess: bool = False) -> tuple[Tokenizer
 def _tokenizer_name(path: Path) -> str:
     resolved = Path(os.path.abspath(path))
     known = {name for group in FILES.values() for name in group}
-    return _slug(
-        resolved.parent.name
-        if resolved.is_file() and resolved.name in known
-        else resolved.stem
-        if resolved.is_file()
-        else resolved.name
-    )
-
-
-def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-._+")[:100] or "tokenizer"
+    is_known = resolved.is_file() and resolved.name in known
+    name = resolved.parent.name if is_known else resolved.stem if resolved.is_file() else resolved.name
+    return shipped.slug(name, "tokenizer")
 
 
 def guess_type(path: Path) -> TokenizerType:

@@ -33,8 +33,7 @@ def list_urls(source: UrlsSource, reader: ReaderSpec, output: Path) -> Listing:
         SpecError: one is no address; they name no file, or two of the same name.
         SourceError: one cannot be reached, or does not say its size.
     """
-    looked = ((url, one) for url in source.urls for one in _look(url))
-    found = {one.url: one for url, one in looked if one.url == url or not is_extra(_path(one.url))}
+    found = {one.url: one for url in source.urls for one in _look(url)}
     folder = _common_folder(list(found))
     named: dict[str, Found] = {}
     for url, one in found.items():
@@ -42,8 +41,12 @@ def list_urls(source: UrlsSource, reader: ReaderSpec, output: Path) -> Listing:
         if name in named:
             raise SpecError(f"{named[name].url} and {url} are both called {name}; make two corpora of them")
         named[name] = one
-    excluded = matcher(source.exclude)
-    kept = {n: one for n, one in named.items() if one.num_bytes and not excluded(n)}
+    excluded, given = matcher(source.exclude), set(source.urls)
+    kept = {
+        name: one
+        for name, one in named.items()
+        if one.num_bytes and not excluded(name) and (one.url in given or not is_extra(name))
+    }
     if not kept:
         raise SpecError(
             f"no file is left of {', '.join(source.urls)} without empty ones and source.exclude: "

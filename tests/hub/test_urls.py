@@ -142,6 +142,15 @@ def test_globs_folders_and_objects_of_a_bucket(s3, here, tmp_path, anonymous):
         fetching.download("s3://bucket/none", tmp_path)
 
 
+def test_what_lies_beside_the_data_is_left_out_of_a_folder(s3, here, tmp_path, anonymous):
+    for name in ("a.jsonl", "README.md", "x/.part.jsonl", "x/dataset_infos.json"):
+        s3(f"bucket/.data/{name}", LINES)
+
+    assert set(fetched(fetching.download("s3://bucket/.data/", tmp_path))) == {"a.jsonl"}
+    settings = ["reader.format=text"]
+    assert set(fetched(fetching.download("s3://bucket/.data/README.md", tmp_path, settings=settings))) == {"README.md"}
+
+
 def test_an_object_larger_than_a_request_comes_whole(s3, here, tmp_path, anonymous, monkeypatch):
     from dataprep import objects
 
