@@ -367,7 +367,13 @@ def load(identity: TokenizerIdentity) -> Definition:
     Raises:
         SpecError: they are not the same any more.
     """
-    definition = define(identity.type, Path(identity.path))
+    try:
+        definition = define(identity.type, Path(identity.path))
+    except SpecError as error:
+        if not identity.origin:
+            raise
+        repo = identity.origin.removeprefix("hf://")
+        raise SpecError(f"{error}; `dataprep plan sample --tokenizer {repo}` brings it back") from error
     for name, content in definition.contents.items():
         if hashlib.sha256(content).hexdigest() != identity.files[name]:
             raise SpecError(f"{identity.path}: {name} is not the file that the recipe names: its sha256 differs")

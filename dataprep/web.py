@@ -214,8 +214,12 @@ def transient() -> Iterator[None]:
     except transport_errors() as error:
         if "header value" in str(error):  # which it quotes
             raise SourceError("a request cannot be sent: is there a control character in HF_TOKEN?") from None
-        hint = " (--offline makes do with what is here)" if type(error).__name__ == "ConnectError" else ""
-        raise TransientError(f"{type(error).__name__} {error}{hint}".strip()) from error
+        where = hint = ""
+        if type(error).__name__ in ("ConnectError", "ConnectTimeout", "ProxyError"):
+            request = getattr(error, "_request", None)
+            where = f"at {request.url.host} " if request is not None else ""
+            hint = " (--offline makes do with what is here)"
+        raise TransientError(f"{type(error).__name__} {where}{error}{hint}".strip()) from error
     except HfHubHTTPError as error:
         response = error.response
         if response.status_code not in TRANSIENT:

@@ -119,6 +119,7 @@ def _of_hub(text: str) -> dict[str, Any]:
 
 
 def _of_urls(urls: Sequence[str]) -> dict[str, Any]:
+    urls = [f"{scheme.lower()}{marks}{rest}" for scheme, marks, rest in (url.partition("://") for url in urls)]
     for url in urls:
         scheme, marks, _ = url.partition("://")
         if not marks:

@@ -40,6 +40,8 @@ def find_tokenizer(argument: str, overrides: dict[str, Any]) -> tuple[TokenizerS
         SpecError: nothing of that name, or no tokenizer in it.
         SourceError: the hub does not give it.
     """
+    if not argument.strip():
+        raise SpecError("--tokenizer is empty; give a name, a folder, a file, a YAML, or org/name on the hub")
     path = Path(argument).expanduser()
     known = shipped.find("tokenizers", argument)
     named = HUB.fullmatch(argument)

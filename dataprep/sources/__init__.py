@@ -105,7 +105,10 @@ def _remembered(source: HubSource | UrlsSource, reader: ReaderSpec, output: Path
             f"offline, and {output / 'raw'} holds no listing of {what}; run once without --offline and HF_HUB_OFFLINE, "
             f"for instance `dataprep download`, with the same --output"
         )
-    value = json.loads(found[-1].read_text(encoding="utf-8"))
+    try:
+        value = json.loads(found[-1].read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SourceError(f"{found[-1]} is damaged; run once without --offline and HF_HUB_OFFLINE") from error
     listing = Listing.from_json(value, str(found[-1])).moved(found[-1].parent)
     formats = [format_by_name(file.name, file.url or file.name, reader) for file in listing.files]
     files = zip(listing.files, formats, strict=True)

@@ -35,6 +35,8 @@ def list_urls(source: UrlsSource, reader: ReaderSpec, output: Path) -> Listing:
     """
     found = {one.url: one for url in source.urls for one in _look(url)}
     folder = _common_folder(list(found))
+    if not folder:
+        raise SpecError(f"{', '.join(list(found)[:5])}: addresses of several places; make a corpus of each")
     named: dict[str, Found] = {}
     for url, one in found.items():
         name = _name(url, folder)

@@ -195,7 +195,7 @@ def test_a_card_may_write_globs_its_own_way(here, tmp_path):
     here.add("datasets", "org/name", {"README.md": card, **{f"d/{n}.jsonl": lines(n) for n in "abc"}})
     assert [f.name for f in resolve("hf:org/name", "sample", tmp_path).recipe.files] == ["d/a.jsonl", "d/b.jsonl"]
     here.add("datasets", "org/gone", {"README.md": card, "e.jsonl": lines("x")})
-    with pytest.raises(SpecError, match=r"the card says that x is in d/a.jsonl, d/b.jsonl, where there is no file"):
+    with pytest.raises(SpecError, match=r"org/gone holds no file of d/a.jsonl, d/b.jsonl; see http"):
         resolve("hf:org/gone", "sample", tmp_path)
 
 

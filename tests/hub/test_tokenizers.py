@@ -170,6 +170,23 @@ def test_a_tokenizer_that_stays_damaged_is_never_used(here, identity, tmp_path):
     assert not [path for path in kept if path.stat().st_size == SAMPLE.stat().st_size]
 
 
+def test_a_cache_that_was_cleared_is_filled_again_by_what_the_error_says(here, identity, tmp_path):
+    import shutil
+
+    here.add("models", "org/name", FILES)
+    found = identity("org/name")
+    shutil.rmtree(Path(found.path).parents[1])
+    definitions._define.cache_clear()
+    with pytest.raises(
+        SpecError, match=r"dataprep plan sample --tokenizer org/name@[0-9a-f]{40}` brings it back"
+    ) as said:
+        definitions.load(found)
+    resolve("sample", str(said.value).split("`")[1].split()[-1], tmp_path)
+    assert definitions.load(found).type == "HuggingFaceTokenizer"
+    with pytest.raises(SpecError, match="--tokenizer is empty"):
+        resolve("sample", "", tmp_path)
+
+
 def test_slow_files_of_another_tokenizer_are_not_taken_for_gpt2s(here, identity, pair):
     files = {name: pair.path / name for name in ("vocab.json", "merges.txt")}
     config = json.dumps({"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>"}).encode()

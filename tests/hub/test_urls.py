@@ -99,6 +99,13 @@ def test_a_page_instead_of_the_data_is_no_corpus(here, tmp_path):
         dataprep.run(url, "sample", tmp_path)
 
 
+def test_addresses_of_several_places_and_loud_schemes(here, tmp_path):
+    url = here.plain("/a.jsonl", LINES)
+    with pytest.raises(SpecError, match="addresses of several places"):
+        fetching.download([url, "file:///etc/hostname"], tmp_path)
+    assert fetched(fetching.download(url.replace("http", "HTTP"), tmp_path)) == {"a.jsonl": LINES}
+
+
 @pytest.mark.parametrize(
     ("url", "says"),
     [
