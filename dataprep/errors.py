@@ -20,7 +20,7 @@ import re
 
 
 def public(text: str) -> str:
-    """A text without what addresses in it may hide: user and password, and the query of HTTP, which may be a signature."""
+    """A text without what addresses in it may hide: user and password, and HTTP's query, which may be a signature."""
     text = re.sub(r"(\w+://)[^\s/@]+@", r"\1", text)
     return re.sub(r"(https?://[^\s?]*)\?\S*?(?=[:;,.)]*(\s|$))", r"\1", text)
 

@@ -347,10 +347,7 @@ def test_what_addresses_hide_is_told_and_written_nowhere(here, tmp_path, logged)
     ("text", "told"),
     [
         ("cannot fetch https://a:b@host/x?sig=1&b=2: 404", "cannot fetch https://host/x: 404"),
-        (
-            "see hf://datasets/o/n@main/x and s3://b/x?y, s3://b/z",
-            "see hf://datasets/o/n@main/x and s3://b/x, s3://b/z",
-        ),
+        ("see hf://datasets/o/n@main/x and s3://b/?.txt", "see hf://datasets/o/n@main/x and s3://b/?.txt"),
         ("what is missing? nothing", "what is missing? nothing"),
     ],
 )
