@@ -155,6 +155,11 @@ class RawFolder:
     def receipts(self) -> Path:
         return self.path / "receipts.jsonl"
 
+    @property
+    def in_use(self) -> Path:
+        """What all who use the folder lock, see `storage.Users`."""
+        return self.path / "in-use"
+
     def listing(self, asked: dict[str, Any]) -> Path:
         """What there is to fetch, as an answer to what was asked for."""
         return self.path / _listing(asked)

@@ -97,7 +97,7 @@ class Downloads:
         self._urgent = (0, -1)
         self._given_up = 0
         self._fatal: BaseException | None = None
-        self._users = Users(folder.path / "in-use")
+        self._users = Users(folder.in_use)
         self._used: set[int] = set()
         fetched = [file.num_bytes for file in files if file.url is not None]
         self.ahead_bytes = max(fetched, default=0) * (runtime.connections + 2 * runtime.workers)
