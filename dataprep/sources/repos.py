@@ -268,9 +268,10 @@ def _by_names(repo: Repo, files: list[RepoFile]) -> list[RepoFile]:
         SpecError: there is none; of several formats; or of other splits only.
     """
     choose = "choose with --set 'source.paths=[\"...\"]'"
-    data = [file for file in files if _is_data(file.path) and not is_extra(file.path)]
+    beside = [file for file in files if not is_extra(file.path)]
+    data = [file for file in beside if _is_data(file.path)] or [file for file in beside if file.path.endswith(".json")]
     if not data:
-        kinds = sorted({PurePosixPath(file.path).suffix or file.path for file in files if not is_extra(file.path)})
+        kinds = sorted({PurePosixPath(file.path).suffix or file.path for file in beside})
         raise SpecError(
             f"{repo.id} holds no data that dataprep knows by its name, but {', '.join(kinds[:12]) or 'nothing'}; "
             f"{choose}, or see {repo.page}/tree/{repo.revision}"

@@ -100,6 +100,7 @@ def test_cards(here, tmp_path, front, corpus, expected):
         (["training/a.jsonl", "testing/b.jsonl"], ["training/a.jsonl"]),
         (["eval.jsonl", "test.jsonl"], "has no split 'train', but eval, test; choose with --set 'source.paths="),
         (["train.jsonl", "train.parquet"], "several formats, JSON lines, Parquet; choose"),
+        (["train.json", "test.json", "config.json"], ["train.json"]),
         (["data.csv", "notes.txt"], "no data that dataprep knows by its name, but .csv, .txt; choose"),
     ],
 )
