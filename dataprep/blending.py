@@ -13,11 +13,11 @@ import hashlib
 import json
 import logging
 import os
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dataprep.errors import SpecError
 from dataprep.layout import Layout
-from dataprep.planning import resolve
+from dataprep.planning import describe, resolve
 from dataprep.runner import check_limit, execute
 from dataprep.specs import Model, parse_settings
 from dataprep.storage import AtomicFile, make_folder, replace_link, write_json
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dataprep.manifest import DatasetManifest
+    from dataprep.planning import Request
     from dataprep.specs import Mixture
     from dataprep.watcher import Watcher
 
@@ -130,6 +131,47 @@ def write_blend(mixture: Mixture, datasets: Sequence[tuple[str, DatasetManifest]
     return blend
 
 
+def _resolve(
+    mixture: Mixture, tokenizer: str, output: str | Path, limit: int | None, settings: Sequence[str]
+) -> list[Request]:
+    """The requests of a mixture, one for each corpus.
+
+    Raises:
+        SpecError: one of them is wrong.
+        SourceError: one of the corpora cannot be reached.
+    """
+    given = parse_settings(list(settings))
+    for namespace in ("source", "reader"):
+        if namespace in given:
+            raise SpecError(
+                f"--set {namespace}.*: {mixture.name} is a mixture, whose corpora differ in that; write YAMLs"
+            )
+    if any(letter.isspace() for letter in os.path.abspath(output)):
+        raise SpecError(
+            f"{os.path.abspath(output)}: Megatron splits --data-args-path at spaces; choose another --output"
+        )
+    requests = []
+    for part in mixture.mixture.corpora:
+        most = min(filter(None, (part.limit, limit)), default=None)
+        request = resolve(part.corpus, tokenizer, output, None, most, settings, of_many=True)
+        if request.recipe.corpus == mixture.name:
+            raise SpecError(f"{mixture.name} is the name of a mixture and of its corpus {part.corpus}; rename one")
+        check_limit(request)
+        requests.append(request)
+    return requests
+
+
+def plan_mixture(
+    mixture: Mixture,
+    tokenizer: str,
+    output: str | Path = "data",
+    limit: int | None = None,
+    settings: Sequence[str] = (),
+) -> list[dict[str, Any]]:
+    """What `run_mixture` with the same arguments would do, see `planning.plan`; of each corpus."""
+    return [describe(request) for request in _resolve(mixture, tokenizer, output, limit, settings)]
+
+
 def run_mixture(
     mixture: Mixture,
     tokenizer: str,
@@ -150,24 +192,7 @@ def run_mixture(
         SpecError: the request is wrong, for any of the corpora; nothing was started.
         DataprepError: the work failed; what was finished is kept.
     """
-    given = parse_settings(list(settings))
-    for namespace in ("source", "reader"):
-        if namespace in given:
-            raise SpecError(
-                f"--set {namespace}.*: {mixture.name} is a mixture, whose corpora differ in that; write YAMLs"
-            )
-    if any(letter.isspace() for letter in os.path.abspath(output)):
-        raise SpecError(
-            f"{os.path.abspath(output)}: Megatron splits --data-args-path at spaces; choose another --output"
-        )
-    requests = []
-    for part in mixture.mixture.corpora:
-        most = min(filter(None, (part.limit, limit)), default=None)
-        request = resolve(part.corpus, tokenizer, output, None, most, settings, of_many=True)
-        if request.recipe.corpus == mixture.name:
-            raise SpecError(f"{mixture.name} is the name of a mixture and of its corpus {part.corpus}; rename one")
-        check_limit(request)
-        requests.append(request)
+    requests = _resolve(mixture, tokenizer, output, limit, settings)
     results = []
     for number, request in enumerate(requests):
         log.info("%s: %s, %d of %d", mixture.name, request.recipe.corpus, number + 1, len(requests))

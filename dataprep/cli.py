@@ -104,10 +104,8 @@ def run(
 
     mixture = catalog.find_mixture(corpus)
     if mixture is not None:
-        if workers is not None:
-            settings = [*(settings or ()), f"runtime.workers={workers}"]
         with progress.watch(context.obj["quiet"]) as watcher:
-            blend = blending.run_mixture(mixture, tokenizer, output, limit, settings or (), watcher)
+            blend = blending.run_mixture(mixture, tokenizer, output, limit, _with_workers(settings, workers), watcher)
         if as_json:
             _print_json(blend.to_json())
         else:
@@ -143,13 +141,25 @@ def plan(
     Example: dataprep plan fineweb --tokenizer gpt2
     """
     _go_offline(offline)
-    from dataprep import planning
+    from dataprep import blending, catalog, planning
 
+    mixture = catalog.find_mixture(corpus)
+    if mixture is not None:
+        results = blending.plan_mixture(mixture, tokenizer, output, limit, _with_workers(settings, workers))
+        if as_json:
+            _print_json(results)
+        else:
+            _print_lines(line for result in results for line in (*tables.plan(result), ""))
+        return
     result = planning.plan(corpus, tokenizer, output, workers, limit, settings or ())
     if as_json:
         _print_json(result)
         return
     _print_lines(tables.plan(result))
+
+
+def _with_workers(settings: list[str] | None, workers: int | None) -> list[str]:
+    return [*(settings or ()), *([f"runtime.workers={workers}"] if workers is not None else [])]
 
 
 def _go_offline(offline: bool) -> None:

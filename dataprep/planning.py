@@ -198,7 +198,11 @@ def plan(
     settings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What `run` with the same arguments would do, as plain JSON values; downloads nothing but a tokenizer."""
-    request = resolve(corpus, tokenizer, output, workers, limit, settings)
+    return describe(resolve(corpus, tokenizer, output, workers, limit, settings))
+
+
+def describe(request: Request) -> dict[str, Any]:
+    """A resolved request as plain JSON values: what it would do, and about what it would take."""
     recipe, source = request.recipe, request.corpus.source
     afar = request.listing.ids or any(file.url is not None for file in recipe.files)
     units = None if afar else cut_units(recipe, request.runtime)

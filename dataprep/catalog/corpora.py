@@ -43,7 +43,10 @@ def find_corpus(arguments: Sequence[str], overrides: dict[str, dict[str, Any]]) 
         path, subset = found
         value = load_yaml(path)
         if "mixture" in value:
-            raise SpecError(f"{first} is a mixture of corpora: `dataprep run` builds it; give one of its corpora here")
+            raise SpecError(
+                f"{first} is a mixture of corpora: the command `dataprep run` builds it, and in Python "
+                "dataprep.blending.run_mixture; give one of its corpora here"
+            )
         return _of_yaml(value, subset, overrides, path), path.parent
     if len(arguments) == 1 and not _looks_like_path(first) and not os.path.exists(first):
         raise SpecError(

@@ -88,6 +88,18 @@ def test_what_cannot_hold_for_all_corpora_is_refused(corpora):
         dataprep.run("frontier-mix", "sample", corpora / "out")
 
 
+def test_the_plan_of_a_mixture_is_that_of_each_corpus(corpora, dataprep_cli):
+    parts = [{"corpus": f"{name}.yaml", "weight": 1} for name in ("short", "long")]
+    (corpora / "mix.yaml").write_text(json.dumps({"name": "mix", "mixture": {"unit": "rows", "corpora": parts}}))
+    done = dataprep_cli("plan", "mix.yaml", "-t", "sample", "--limit", "7", "--workers", "1", "--json")
+
+    assert done.returncode == 0, done.stderr
+    plans = json.loads(done.stdout)
+    assert [plan["recipe"]["corpus"] for plan in plans] == ["short", "long"]
+    assert [(plan["recipe"]["limit"], plan["runtime"]["workers"]) for plan in plans] == [(7, 1)] * 2
+    assert not (corpora / "data").exists()
+
+
 @pytest.mark.slow
 def test_the_command_prints_the_file_last(corpora, dataprep_cli):
     parts = [{"corpus": f"{name}.yaml", "weight": 1} for name in ("short", "long")]
