@@ -116,6 +116,7 @@ def test_a_part_of_another_boot_is_not_trusted_where_nothing_proves_it(here, tmp
     with Connections(1) as connections:
         Fetcher(folder, connections, Pause(), lambda n: None).fetch(want)
     assert (folder.files / "a.bin").read_bytes() == b"x" * 50_000
+    assert not list(folder.parts.iterdir()), "nobody would come back for it"
 
 
 def test_addresses_that_would_share_a_name_are_refused(here, tmp_path):

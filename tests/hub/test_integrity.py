@@ -152,18 +152,6 @@ def test_two_machines_that_take_each_other_for_dead_do_not_share_a_file(tmp_path
     assert (folder.files / "a.bin").read_bytes() == data
 
 
-def test_parts_of_another_boot_that_nothing_proves_are_removed(here, tmp_path):
-    url = here.plain("/a.bin", b"x" * 50_000)
-    folder, want = RawFolder(tmp_path / "raw"), Wanted("a.bin", url, 50_000, None)
-    folder.parts.mkdir(parents=True)
-    left = folder.parts / f"{folder.part(want.name, want.identity)}elsewhere-17-0a1b2c3d"
-    left.write_bytes(bytes(30_000))
-    os.utime(left, (1, 1))
-    with Connections(1) as connections:
-        Fetcher(folder, connections, Pause(), lambda n: None).fetch(want)
-    assert not list(folder.parts.iterdir())
-
-
 def test_what_is_read_of_a_left_part_can_be_interrupted(here, tmp_path):
     folder, want = RawFolder(tmp_path / "raw"), Wanted("a.bin", "hf://datasets/o/n@x/a.bin", 1 << 34, "sha256:00")
     folder.parts.mkdir(parents=True)
