@@ -154,7 +154,7 @@ def _json(repo: Repo, method: str, url: str, body: dict[str, Any] | None = None)
             validate_repo_id(repo.id)
             headers = build_hf_headers(library_name="dataprep")
             response = web.client().request(
-                method, url, headers=headers, json=body, timeout=web.timeout_seconds(), follow_redirects=True
+                method, url, headers=headers, data=body, timeout=web.timeout_seconds(), follow_redirects=True
             )
             try:
                 web.raise_for_status(response)
