@@ -87,7 +87,7 @@ class Gigatoken:
         try:
             with _panics_explained(f"gigatoken {self.version} cannot open this tokenizer"):
                 self._tokenizer: Any = gigatoken.Tokenizer.from_json(self._text)
-        except (ValueError, RuntimeError, NotImplementedError) as error:
+        except (ValueError, RuntimeError, NotImplementedError) as error:  # its word for kinds of tokenizers it lacks
             raise EncodeError(f"gigatoken cannot open this tokenizer: {error}") from error
         self._encoded_bytes = 0
         # gigatoken's SentencePiece backend asks no classes of Unicode, keeps no cache, and encodes a batch on the

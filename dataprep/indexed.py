@@ -27,6 +27,7 @@ Not here: whether a pair is *right* (`stages.verify`).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import tempfile
@@ -355,11 +356,10 @@ class IndexedWriter:
         self.dtype = dtype
         self.durable = durable
         self.bin = AtomicFile(bin_path(prefix), durable)
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.bin.discard)
             self.index = IndexWriter(prefix.parent)
-        except BaseException:
-            self.bin.discard()
-            raise
+            stack.pop_all()
 
     def append(self, batch: TokenBatch) -> None:
         """Append documents whose ids have the dtype already."""

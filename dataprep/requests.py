@@ -89,7 +89,7 @@ class Requests:
             return
         try:
             self._ask(sink, self._direct)
-        except BaseException:
+        except TransientError:
             self._direct = None  # it may have expired
             raise
 
