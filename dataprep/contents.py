@@ -81,7 +81,7 @@ def load(folder: RawFolder, ids: Sequence[SourceFile], contents: Contents) -> tu
     found: list[SourceFile] = []
     for file in ids:
         try:
-            value = json.loads(_done_path(folder, file).read_text(encoding="utf-8"))
+            value = json.loads(folder.contents_record(file.name).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
         if value["ids"] != file.checksum or value["contents"] != contents.to_json():
@@ -122,7 +122,7 @@ def run(
     fetching = Fetching(folder, contents, connections * TEXTS_PER_CONNECTION, Pause(), report)
     make_folder(folder.contents)
     with (
-        hold(folder.contents / "lock"),
+        hold(folder.contents_lock),
         ThreadPoolExecutor(PIECES, "contents") as pool,
         fetching.pause,  # left first, however it is left: the pool's threads then come to an end
     ):
@@ -130,23 +130,18 @@ def run(
             _one_file(fetching, pool, file)
 
 
-def _done_path(folder: RawFolder, file: SourceFile) -> Path:
-    return folder.contents / f"{file.name}.json"
-
-
 def _one_file(fetching: Fetching, pool: ThreadPoolExecutor, file: SourceFile) -> None:
-    folder = fetching.folder.contents / file.name
-    make_folder(folder)
+    make_folder(fetching.folder.contents_piece(file.name, 0).parent)
     pieces: list[dict[str, Any]] = []
     window: deque[Future[dict[str, Any]]] = deque()
     for first, keys in _ids(file, fetching.contents.column):
-        window.append(pool.submit(_one_piece, fetching, folder / f"{first:012d}.parquet", keys))
+        window.append(pool.submit(_one_piece, fetching, fetching.folder.contents_piece(file.name, first), keys))
         if len(window) > PIECES:
             pieces.append(window.popleft().result())
     pieces += [future.result() for future in window]
     done = [{**piece, "name": f"{file.name}/{piece['name']}"} for piece in pieces]
     record = {"ids": file.checksum, "contents": fetching.contents.to_json(), "pieces": done}
-    write_json(_done_path(fetching.folder, file), record)
+    write_json(fetching.folder.contents_record(file.name), record)
 
 
 def _ids(file: SourceFile, column: str) -> Iterator[tuple[int, list[str]]]:

@@ -60,14 +60,13 @@ def estimate(recipe: Recipe, runtime: Runtime, ask: bool = True) -> Estimate:
         runtime: workers, connections, keep_raw.
         ask: look into the first file, afar, for how much of it is text, where that can be told.
     """
-    num_bytes = sum(file.num_bytes for file in recipe.files)
     fetched = sum(file.num_bytes for file in recipe.files if file.url is not None)
     missing = sum(f.num_bytes for f in recipe.files if f.url is not None and not os.path.exists(f.path))
-    text = int(num_bytes * _text_share(recipe, ask))
+    text = int(recipe.num_bytes * _text_share(recipe, ask))
     tokens = int(text / BYTES_PER_TOKEN)
     pair = tokens * (2 if recipe.dtype == "uint16" else 4)
     largest = max((file.num_bytes for file in recipe.files if file.url is not None), default=0)
-    raw = fetched if runtime.keep_raw else min(fetched, largest * (runtime.connections + 2 * runtime.workers))
+    raw = fetched if runtime.keep_raw else min(fetched, runtime.ahead_bytes(largest))
     return Estimate(
         text_bytes=text,
         tokens=tokens,

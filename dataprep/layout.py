@@ -173,6 +173,18 @@ class RawFolder:
     def contents(self) -> Path:
         return self.path / "contents"
 
+    @property
+    def contents_lock(self) -> Path:
+        return self.contents / "lock"
+
+    def contents_record(self, ids: str) -> Path:
+        """Says that all texts of a file of ids are here, and in which pieces."""
+        return self.contents / f"{ids}.json"
+
+    def contents_piece(self, ids: str, first_row: int) -> Path:
+        """Texts of a file of ids, from this row on."""
+        return self.contents / ids / f"{first_row:012d}.parquet"
+
     def siblings(self) -> list[RawFolder]:
         """Folders of the same place at other commits, or of another list of addresses there."""
         begin = self.path.name.rpartition("-")[0]

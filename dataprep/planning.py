@@ -216,7 +216,7 @@ def describe(request: Request) -> dict[str, Any]:
         "bos": recipe.tokenizer.bos_text if recipe.writes_bos else None,
         "eod": recipe.tokenizer.eod_text if recipe.policy.eod == "append" else None,
         "num_files": len(recipe.files),
-        "num_bytes": sum(file.num_bytes for file in recipe.files),
+        "num_bytes": recipe.num_bytes,
         "num_bytes_here": sum(file.num_bytes for file in recipe.files if os.path.exists(file.path)),
         "texts": source.contents.url if isinstance(source, HubSource) and source.contents else None,
         "estimate": None if request.listing.ids else estimate(recipe, request.runtime).to_json(),

@@ -214,7 +214,7 @@ def _merge(request: Request, supply: Supply, job: tokenize.Job, merger: merge.Me
     Raises:
         SourceError: too much was, or there is no text.
     """
-    total = sum(file.num_bytes for file in request.recipe.files)
+    total = request.recipe.num_bytes
     for unit in _in_order(request, supply, job, merger, watcher):
         _collect(request, merger, unit)
         if merger.counts.num_records >= EARLY_RECORDS:
@@ -229,7 +229,7 @@ def _merge(request: Request, supply: Supply, job: tokenize.Job, merger: merge.Me
 
 def _gate(request: Request, supply: Supply, job: tokenize.Job, watcher: Watcher) -> tokenize.Gate:
     """Begin to fetch, and hold the engine to the reference on the first unit that is to be worked."""
-    total = sum(file.num_bytes for file in request.recipe.files)
+    total = request.recipe.num_bytes
     if request.recipe.limit is None:
         to_fetch = supply.start()
         done = sum(unit.num_bytes for unit in supply.known() if unit.key in supply.done)

@@ -60,8 +60,7 @@ class Supply:
         self._stack = contextlib.ExitStack()
         self._downloads: Downloads | None = None
         if request.listing.raw is not None:
-            if not getattr(request.corpus.source, "contents", None):  # `fetching` has remembered their ids
-                remember(request.corpus.source, request.listing)
+            remember(request.corpus.source, request.listing)
             folder = RawFolder(Path(request.listing.raw))
             recipe = request.recipe
             self._downloads = Downloads(folder, recipe.files, recipe.reader, request.runtime, report)

@@ -57,7 +57,7 @@ def cut_group(recipe: Recipe, number: int, files: range, unit_bytes: int) -> lis
 
 def cut_units(recipe: Recipe, runtime: Runtime) -> list[Unit]:
     """The units of a corpus whose files are all here."""
-    unit_bytes = runtime.unit_size(sum(file.num_bytes for file in recipe.files))
+    unit_bytes = runtime.unit_size(recipe.num_bytes)
     groups = enumerate(group_files(recipe, unit_bytes))
     return [unit for number, files in groups for unit in cut_group(recipe, number, files, unit_bytes)]
 
@@ -100,7 +100,7 @@ class Plan:
         with explain(layout.rejects, "clear"), contextlib.suppress(FileNotFoundError):
             for path in layout.rejects.iterdir():  # of other units: nothing would overwrite them
                 path.unlink()
-        plan = cls(layout, recipe, runtime.unit_size(sum(file.num_bytes for file in recipe.files)))
+        plan = cls(layout, recipe, runtime.unit_size(recipe.num_bytes))
         for number, files in enumerate(plan.groups):
             if all(recipe.files[index].url is None for index in files):
                 plan._units[number] = cut_group(recipe, number, files, plan._unit_bytes)

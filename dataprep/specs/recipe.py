@@ -127,6 +127,11 @@ class Recipe(Model):
         return self.model_copy(update={"files": tuple(file.public() for file in self.files)})
 
     @property
+    def num_bytes(self) -> int:
+        """Of all files together."""
+        return sum(file.num_bytes for file in self.files)
+
+    @property
     def identity(self) -> dict[str, Any]:
         """Plain JSON values; what the digest covers."""
         return {

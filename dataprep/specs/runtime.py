@@ -51,6 +51,14 @@ class Runtime(Model):
             return self.memory // processes
         return (400 + 176 * workers) * MIB
 
+    def ahead_bytes(self, largest: int) -> int:
+        """Bytes of raw files at the same time where they are not kept.
+
+        Args:
+            largest: bytes of the largest; each connection fetches one, each worker has two.
+        """
+        return largest * (self.connections + 2 * self.workers)
+
     def unit_size(self, total_bytes: int) -> int:
         """Source bytes per unit for a corpus of this size."""
         if self.unit_bytes is not None:

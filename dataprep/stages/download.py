@@ -100,7 +100,7 @@ class Downloads:
         self._users = Users(folder.in_use)
         self._used: set[int] = set()
         fetched = [file.num_bytes for file in files if file.url is not None]
-        self.ahead_bytes = max(fetched, default=0) * (runtime.connections + 2 * runtime.workers)
+        self.ahead_bytes = runtime.ahead_bytes(max(fetched, default=0))
 
     def missing(self, indices: Iterable[int]) -> list[int]:
         """Those of the files that have to be fetched; what another raw folder has of them is taken from there."""
