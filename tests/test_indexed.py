@@ -79,7 +79,7 @@ def test_what_goes_in_comes_out(parts, dtype, chunk):
     """In any number of batches, with any chunk, with documents of no token."""
     documents = list(itertools.chain(*parts))
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(indexed, "CHUNK", chunk)
+        patch.setattr("dataprep.indexed.writer.CHUNK", chunk)
         prefix = Path(name) / "a"
         with IndexedWriter(prefix, dtype) as writer:
             for part in parts:
@@ -104,7 +104,7 @@ def test_what_goes_in_comes_out(parts, dtype, chunk):
 @given(parts=st.lists(DOCUMENTS, min_size=1, max_size=4), chunk=st.integers(1, 9))
 def test_adding_an_index_is_adding_its_documents(parts, chunk):
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(indexed, "CHUNK", chunk)
+        patch.setattr("dataprep.indexed.writer.CHUNK", chunk)
         folder = Path(name)
         index = IndexWriter(folder)
         for i, part in enumerate(parts):

@@ -1,0 +1,169 @@
+"""Reading a pair through memory maps; numpy only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+
+from dataprep.errors import FormatError
+from dataprep.indexed.header import CHUNK, HEADER, bin_path, idx_path, read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from dataprep.batches import Offsets
+
+
+Field = Literal["sequence_lengths", "sequence_pointers", "document_indices"]
+
+
+class Index:
+    """What an ``.idx`` says, through a memory map; there need be no ``.bin``. For its attributes see `IndexedDataset`.
+
+    Raises:
+        FormatError: missing, or not what it claims to be.
+    """
+
+    def __init__(self, path: Path) -> None:
+        header = read_header(path)
+        raw = _map(path)
+        n, d = header.num_sequences, header.num_boundaries
+        self.path = path
+        self.dtype = header.dtype
+        self.sequence_lengths = np.frombuffer(raw, "<i4", n, HEADER.size)
+        self.sequence_pointers = np.frombuffer(raw, "<i8", n, HEADER.size + 4 * n)
+        self.document_indices = np.frombuffer(raw, "<i8", d, HEADER.size + 12 * n)
+        self.num_documents = max(0, d - 1)
+
+    def read(self, field: Field, start: int, stop: int) -> npt.NDArray[Any]:
+        """Elements [start, stop) of one of the three arrays, cut at its end, read and not mapped: a copy.
+
+        A mapped page counts as memory of the process for as long as the map lives; a pass over a large index reads.
+
+        Raises:
+            FormatError: the file has become shorter.
+        """
+        whole: npt.NDArray[Any] = getattr(self, field)
+        start, stop = min(start, len(whole)), min(stop, len(whole))
+        position = HEADER.size + {"sequence_lengths": 0, "sequence_pointers": 4, "document_indices": 12}[field] * len(
+            self.sequence_lengths
+        )
+        found = np.fromfile(self.path, whole.dtype, stop - start, offset=position + start * whole.itemsize)
+        if len(found) != stop - start:
+            raise FormatError(f"{self.path}: expected {field} up to {stop}, found an end after {start + len(found)}")
+        return found
+
+    def chunks(self, field: Field) -> Iterator[npt.NDArray[Any]]:
+        """One of the three arrays, `CHUNK` elements at a time; see `read`."""
+        for start in range(0, len(getattr(self, field)), CHUNK):
+            yield self.read(field, start, start + CHUNK)
+
+    def document_lengths(self, start: int, stop: int) -> Offsets:
+        """int64[stop - start], tokens of documents [start, stop); 0 for a boundary without a sequence."""
+        bounds = self.document_indices[start : stop + 1]
+        first, last = int(bounds[0]), int(bounds[-1])
+        if first < 0 or last > len(self.sequence_lengths) or (np.diff(bounds) < 0).any():
+            prefix = self.path.with_suffix("")
+            raise FormatError(f"{prefix}: the document boundaries are broken; run: dataprep verify {prefix}")
+        ends = np.zeros(last - first + 1, dtype=np.int64)
+        np.cumsum(self.sequence_lengths[first:last], out=ends[1:])
+        lengths: Offsets = np.diff(ends[bounds - first])
+        return lengths
+
+
+class IndexedDataset:
+    """Reads a pair through memory maps; numpy only.
+
+    ``len(ds)`` and ``ds[i]`` count sequences, as Megatron does; for what dataprep writes, and for any
+    document-level dataset without empty documents, that is the same as documents. Arrays are read-only
+    views and stay valid after the dataset is gone.
+
+    Attributes:
+        prefix: path without ``.bin``.
+        dtype: of the tokens.
+        sequence_lengths: int32[n].
+        sequence_pointers: int64[n], bytes.
+        document_indices: int64[documents + 1].
+        num_documents: boundaries without a sequence among them.
+        tokens: dtype[num_tokens], the whole ``.bin``.
+
+    Raises:
+        FormatError: on opening, if either file is missing or cannot be what it claims; `dataprep verify` says more.
+    """
+
+    def __init__(self, prefix: str | Path) -> None:
+        self.prefix = Path(prefix)
+        self.index = Index(idx_path(self.prefix))
+        self.dtype = self.index.dtype
+        self.sequence_lengths = self.index.sequence_lengths
+        self.sequence_pointers = self.index.sequence_pointers
+        self.document_indices = self.index.document_indices
+        self.num_documents = self.index.num_documents
+        data = _map(bin_path(self.prefix))
+        if data.nbytes % self.dtype.itemsize:
+            raise FormatError(
+                f"{bin_path(self.prefix)}: {data.nbytes} bytes are not a whole number of {self.dtype.name}"
+            )
+        self.tokens = data.view(self.dtype)
+        self.num_tokens = len(self.tokens)
+
+    def __len__(self) -> int:
+        return len(self.sequence_lengths)
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int32]:
+        """int32[n], tokens of each sequence; Megatron's `sequence_lengths`."""
+        return self.sequence_lengths
+
+    @overload
+    def __getitem__(self, index: int) -> npt.NDArray[Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[npt.NDArray[Any]]: ...
+    def __getitem__(self, index: int | slice) -> npt.NDArray[Any] | list[npt.NDArray[Any]]:
+        """One sequence as a view, or a list of them for a slice.
+
+        Raises:
+            IndexError: no such sequence.
+            FormatError: the index points outside the ``.bin``.
+        """
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sequence {index} of {len(self)}")
+        start, remainder = divmod(int(self.sequence_pointers[index]), self.dtype.itemsize)
+        stop = start + int(self.sequence_lengths[index])
+        if remainder or start < 0 or stop < start or stop > len(self.tokens):
+            raise FormatError(
+                f"{self.prefix}: sequence {index} lies outside the .bin; run: dataprep verify {self.prefix}"
+            )
+        return self.tokens[start:stop]
+
+    def document(self, i: int) -> npt.NDArray[Any]:
+        """All tokens of document i, a view where it is one sequence (as in all we write), else a copy.
+
+        Raises:
+            IndexError: no such document.
+        """
+        if not 0 <= i < self.num_documents:
+            raise IndexError(f"document {i} of {self.num_documents}")
+        parts = self[int(self.document_indices[i]) : int(self.document_indices[i + 1])]
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate([np.empty(0, self.dtype), *parts])
+
+    def document_lengths(self, start: int, stop: int) -> Offsets:
+        """int64[stop - start], tokens of documents [start, stop); 0 for a boundary without a sequence."""
+        return self.index.document_lengths(start, stop)
+
+
+def _map(path: Path) -> npt.NDArray[np.uint8]:
+    try:
+        if path.stat().st_size == 0:
+            return np.empty(0, np.uint8)
+        return np.asarray(np.memmap(path, np.uint8, mode="r"))
+    except OSError as error:
+        raise FormatError(f"cannot read {path}: {error.strerror}") from error
