@@ -1,0 +1,193 @@
+"""Commands on corpora and runs: run, plan, download, list, status."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dataprep import tables
+from dataprep.commands.app import (
+    CorpusArgument,
+    JsonOption,
+    LimitOption,
+    OfflineOption,
+    OutputOption,
+    SetOption,
+    TokenizerOption,
+    WorkersOption,
+    app,
+    note,
+    print_json,
+    print_lines,
+)
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    corpus: CorpusArgument,
+    tokenizer: TokenizerOption,
+    output: OutputOption = Path("data"),
+    workers: WorkersOption = None,
+    limit: LimitOption = None,
+    settings: SetOption = None,
+    offline: OfflineOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a dataset: list, download, tokenize, merge, verify, publish. The last line on stdout is its prefix.
+
+    Interrupted or failed, the same command goes on where it was. Done already, it says so. Of a mixture, every corpus
+    is made a dataset, and the last line is the file that blends them (Megatron's --data-args-path).
+
+    Example: dataprep run fineweb --tokenizer meta-llama/Llama-3.1-8B --output /data
+    Example: dataprep run 'dump/*.jsonl.zst' --tokenizer gpt2 --set reader.text=content
+    """
+    _go_offline(offline)
+    from dataprep import blending, catalog, planning, progress, runner
+
+    mixture = catalog.find_mixture(corpus)
+    if mixture is not None:
+        with progress.watch(context.obj["quiet"]) as watcher:
+            blend = blending.run_mixture(mixture, tokenizer, output, limit, _with_workers(settings, workers), watcher)
+        if as_json:
+            print_json(blend.to_json())
+        else:
+            note("" if context.obj["quiet"] else "\n".join(tables.blend(blend.to_json())))
+            typer.echo(blend.data_args)
+        return
+    request = planning.resolve(corpus, tokenizer, output, workers, limit, settings or ())
+    with progress.watch(context.obj["quiet"]) as watcher:
+        result = runner.execute(request, watcher)
+    manifest = result.manifest
+    if as_json:
+        print_json({"prefix": result.prefix, "fresh": result.fresh, "manifest": manifest.to_json()})
+        return
+    if not context.obj["quiet"]:
+        note("" if result.fresh else "nothing to do: this dataset exists and its sources are unchanged")
+        note(*progress.summary(result))
+    typer.echo(result.prefix)
+
+
+@app.command()
+def plan(
+    corpus: CorpusArgument,
+    tokenizer: TokenizerOption,
+    output: OutputOption = Path("data"),
+    workers: WorkersOption = None,
+    limit: LimitOption = None,
+    settings: SetOption = None,
+    offline: OfflineOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what `run` would do: recipe, policy, files, bytes, and what it will take. Downloads nothing.
+
+    Example: dataprep plan fineweb --tokenizer gpt2
+    """
+    _go_offline(offline)
+    from dataprep import blending, catalog, planning
+
+    mixture = catalog.find_mixture(corpus)
+    if mixture is not None:
+        results = blending.plan_mixture(mixture, tokenizer, output, limit, _with_workers(settings, workers))
+        if as_json:
+            print_json(results)
+        else:
+            print_lines(line for result in results for line in (*tables.plan(result), ""))
+        return
+    result = planning.plan(corpus, tokenizer, output, workers, limit, settings or ())
+    if as_json:
+        print_json(result)
+        return
+    print_lines(tables.plan(result))
+
+
+def _with_workers(settings: list[str] | None, workers: int | None) -> list[str]:
+    return [*(settings or ()), *([f"runtime.workers={workers}"] if workers is not None else [])]
+
+
+def _go_offline(offline: bool) -> None:
+    if offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client, which reads it once
+
+
+@app.command()
+def download(
+    context: typer.Context,
+    corpus: CorpusArgument,
+    output: OutputOption = Path("data"),
+    settings: SetOption = None,
+    offline: OfflineOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch a corpus, for any tokenizer: resumed, checked, nothing twice. The last line on stdout is its folder.
+
+    Example: dataprep download fineweb:sample-10BT --output /data
+    """
+    _go_offline(offline)
+    from dataprep import fetching, progress
+
+    with progress.watch(context.obj["quiet"]) as watcher:
+        listing = fetching.download(corpus, output, settings or (), watcher)
+    if as_json:
+        print_json(listing.to_json())
+        return
+    if not context.obj["quiet"]:
+        size = sum(file.num_bytes for file in listing.files)
+        note(f"{len(listing.files):,} files, {size:,} bytes{'' if listing.raw else ', all of them here before'}")
+    typer.echo(listing.raw if listing.raw is not None else os.path.dirname(listing.files[0].path))
+
+
+@app.command(name="list")
+def list_(
+    what: Annotated[str, typer.Argument(help="corpora, tokenizers or datasets.")] = "corpora",
+    output: OutputOption = Path("data"),
+    as_json: JsonOption = False,
+) -> None:
+    """List shipped corpora, shipped tokenizers, or the datasets in an output folder.
+
+    Example: dataprep list datasets --output data --json
+    """
+    from dataprep import catalog
+    from dataprep.errors import SpecError
+
+    if what == "datasets":
+        from dataprep.inspection import datasets
+
+        found: list[dict[str, Any]] = datasets(output)
+        lines = [
+            f"{d['prefix']}  {d['num_documents']:,} documents  {d['num_tokens']:,} tokens  {d['created']}"
+            for d in found
+        ]
+    elif what in ("corpora", "tokenizers"):
+        found = catalog.describe(what)
+        lines = list(tables.corpora(found) if what == "corpora" else tables.tokenizers(found))
+    else:
+        raise SpecError(f"list {what}: expected corpora, tokenizers or datasets")
+    if as_json:
+        print_json(found)
+    else:
+        print_lines(lines or [f"no {what} here"])
+
+
+@app.command()
+def status(
+    output: Annotated[Path, typer.Argument(help="Output folder.")] = Path("data"), as_json: JsonOption = False
+) -> None:
+    """Show the runs in an output folder: done, running, stopped. Reads files only; safe beside a run.
+
+    Example: dataprep status data
+    """
+    from dataprep.errors import SpecError
+    from dataprep.inspection import status as read_status
+
+    if not output.is_dir():
+        raise SpecError(f"no such folder: {output}; name the --output of a run")
+    found = read_status(output)
+    if as_json:
+        print_json(found)
+        return
+    lines = list(tables.status(found))
+    print_lines(lines or [f"no runs in {output}"])
