@@ -18,13 +18,16 @@ from dataprep.definitions import define, load
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import CHUNK, IndexedDataset
 from dataprep.layout import Layout, find_prefix
-from dataprep.manifest import DatasetManifest, Lengths, load_manifest
+from dataprep.manifest import DatasetManifest, Lengths, load_manifest, manifest_of
 from dataprep.storage import MARK, holder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
+
+    from dataprep.manifest import Span
+    from dataprep.specs import Recipe
 
 QUANTILES = {"p01": 0.01, "p05": 0.05, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p95": 0.95, "p99": 0.99}
 
@@ -81,8 +84,8 @@ def inspect(prefix: str | Path) -> dict[str, Any]:
         "num_bytes": pair.tokens.nbytes,
         "lengths": length_summary(document_lengths(pair)).to_json(),
     }
-    if manifest is not None:
-        tokenizer = manifest.recipe.tokenizer
+    if isinstance(manifest, DatasetManifest):
+        tokenizer = manifest.tokenizer
         result |= {
             "corpus": manifest.recipe.corpus,
             "origin": manifest.recipe.origin,
@@ -105,15 +108,6 @@ def open_pair(prefix: str | Path) -> IndexedDataset:
     return IndexedDataset(find_prefix(prefix))
 
 
-def manifest_of(prefix: Path) -> DatasetManifest | None:
-    """The manifest beside a prefix, if there is one that names it."""
-    path = prefix.parent / "manifest.json"
-    if not path.exists():
-        return None
-    manifest = load_manifest(path)
-    return manifest if prefix.name in {entry.name for entry in manifest.prefixes} else None
-
-
 def document(prefix: str | Path, number: int, tokenizer: str | None = None) -> dict[str, Any]:
     """One document: its ids, its text, and where it came from, as plain JSON values.
 
@@ -134,8 +128,8 @@ def document(prefix: str | Path, number: int, tokenizer: str | None = None) -> d
 
         spec, place = find_tokenizer(tokenizer, {})
         definition = define(spec.type, place)
-    elif manifest is not None:
-        definition = load(manifest.recipe.tokenizer)
+    elif manifest is not None and manifest.tokenizer is not None:
+        definition = load(manifest.tokenizer)
     else:
         raise SpecError(f"{pair.prefix} has no manifest that names its tokenizer; give one with --tokenizer")
     ids = pair.document(number).tolist()
@@ -145,19 +139,20 @@ def document(prefix: str | Path, number: int, tokenizer: str | None = None) -> d
         "ids": ids,
         "text": decode_ids(definition, ids),
     }
-    span = (
-        next((s for s in manifest.provenance if 0 <= number - s.first_document < s.num_documents), None)
-        if manifest
-        else None
-    )
-    if manifest is not None and span is not None:
-        group = manifest.recipe.reader.group_rows
-        first, last = span.first_row, span.first_row + span.num_records - 1
-        if span.num_documents == -(-span.num_records // group):  # every group became a document
-            first += (number - span.first_document) * group
-            last = min(last, first + group - 1)
-        result["source"] = {"file": manifest.recipe.files[span.file].path, "first_row": first, "last_row": last}
+    origin = manifest.locate(number) if manifest is not None else None
+    if origin is not None:
+        result["source"] = _source(*origin)
     return result
+
+
+def _source(recipe: Recipe, span: Span, number: int) -> dict[str, Any]:
+    """Where a document came from: its file, and the records it may be, exact where every record became one."""
+    group = recipe.reader.group_rows
+    first, last = span.first_row, span.first_row + span.num_records - 1
+    if span.num_documents == -(-span.num_records // group):  # every group became a document
+        first += number * group
+        last = min(last, first + group - 1)
+    return {"file": recipe.files[span.file].path, "first_row": first, "last_row": last}
 
 
 def decode(prefix: str | Path, document: int, tokenizer: str | None = None) -> str:

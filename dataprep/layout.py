@@ -17,6 +17,8 @@
         <corpus>_text_document.bin .idx  manifest.json
       <corpus>-<tokenizer>                      symlink to the newest of them
 
+    <prefix>.bin .idx .manifest.json            a pair that was made from others, wherever its user wants it
+
 A name that holds ``.tmp-`` is private to one run and means nothing to any other.
 """
 
@@ -230,6 +232,11 @@ def clear_shards(layout: Layout) -> None:
     with explain(layout.shards, "clear"), contextlib.suppress(FileNotFoundError):
         for path in sorted(layout.shards.iterdir(), key=lambda path: path.suffix != ".json"):
             path.unlink(missing_ok=True)
+
+
+def pair_manifest(prefix: Path) -> Path:
+    """The manifest of one pair that lies where its user wants it, beside it."""
+    return prefix.with_name(f"{prefix.name}.manifest.json")
 
 
 def find_prefix(text: str | Path) -> Path:

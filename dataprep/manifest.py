@@ -4,6 +4,7 @@
     Unit             consecutive slices -> one shard
     UnitManifest     what became of them; written after the shard, its presence says "done"
     DatasetManifest  what the dataset is, made of what, proved how; written last, its presence says "exists"
+    PairManifest     the same of one pair that was made from other pairs
 
 Manifests are JSON with sorted keys. Positions of a slice are bytes for files that are read as a stream (all
 of the file for compressed ones) and for Arrow streams, row groups for Parquet, record batches for Arrow files.
@@ -13,17 +14,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, Literal
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field
 
 from dataprep.errors import FormatError, SpecError
-from dataprep.specs import Model, Recipe
+from dataprep.layout import pair_manifest
+from dataprep.specs import Model, Recipe, TokenizerIdentity, TokenPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = 1
+
+M = TypeVar("M", bound=Model)
 
 
 class Slice(Model):
@@ -219,6 +224,124 @@ class DatasetManifest(Model):
     cpu_seconds: float
     peak_memory_bytes: int
 
+    @property
+    def tokenizer(self) -> TokenizerIdentity:
+        return self.recipe.tokenizer
+
+    @property
+    def policy(self) -> TokenPolicy:
+        return self.recipe.policy
+
+    def locate(self, document: int) -> tuple[Recipe, Span, int] | None:
+        """The recipe, run length and number in it of a document."""
+        span = _span(self.provenance, document)
+        return (self.recipe, span, document - span.first_document) if span is not None else None
+
+
+class Part(Model):
+    """Consecutive documents that a pair took from one other pair, its input.
+
+    Attributes:
+        prefix: of the input, as it was named then.
+        start: the first of them, in the input.
+        num_documents: how many.
+        recipe: index into the manifest's `recipes`, if the input had a manifest.
+        provenance: the run lengths of the input that hold them; their documents are the input's.
+    """
+
+    prefix: str
+    start: int
+    num_documents: int
+    recipe: int | None = None
+    provenance: tuple[Span, ...] = ()
+
+
+class PairManifest(Model):
+    """The proof of one pair that was made from others: merged, split, repaired. Lies beside it, see `layout`.
+
+    Attributes:
+        command: what made it, and `options`: with what.
+        recipes: of all inputs that had one, each once.
+        parts: in the order of the documents.
+        prefixes: the one pair.
+        verification: the report of `verify` on it, as JSON.
+    """
+
+    schema_version: int = SCHEMA
+    kind: Literal["pair"] = "pair"
+    dataprep_version: str
+    command: str
+    options: dict[str, Any]
+    recipes: tuple[Recipe, ...]
+    parts: tuple[Part, ...]
+    prefixes: tuple[Prefix, ...]
+    lengths: Lengths
+    verification: dict[str, Any]
+    created: str
+
+    @property
+    def tokenizer(self) -> TokenizerIdentity | None:
+        """Of all documents; None where an input had no manifest."""
+        return self._common.tokenizer if self._common else None
+
+    @property
+    def policy(self) -> TokenPolicy | None:
+        """Of all documents; None where an input had no manifest."""
+        return self._common.policy if self._common else None
+
+    @property
+    def _common(self) -> Recipe | None:
+        """A recipe whose tokenizer and policy are those of every part."""
+        known = bool(self.recipes) and all(part.recipe is not None for part in self.parts)
+        same = len({json.dumps([r.tokenizer.identity, r.policy.to_json()], sort_keys=True) for r in self.recipes}) == 1
+        return self.recipes[0] if known and same else None
+
+    def locate(self, document: int) -> tuple[Recipe, Span, int] | None:
+        """The recipe, run length and number in it of a document, where its input knew them."""
+        for part in self.parts:
+            if document < part.num_documents:
+                span = _span(part.provenance, part.start + document)
+                if part.recipe is None or span is None:
+                    return None
+                return self.recipes[part.recipe], span, part.start + document - span.first_document
+            document -= part.num_documents
+        return None
+
+
+Manifest = DatasetManifest | PairManifest
+
+
+def _span(provenance: tuple[Span, ...], document: int) -> Span | None:
+    """The run length that holds a document."""
+    i = bisect_right(provenance, document, key=lambda span: span.first_document) - 1
+    while i >= 0 and not provenance[i].num_documents:  # of rows none of which became a document
+        i -= 1
+    found = i >= 0 and document - provenance[i].first_document < provenance[i].num_documents
+    return provenance[i] if found else None
+
+
+def eod_of(manifest: Manifest | None) -> int | None:
+    """The id that ends every document, if the manifest says that one does."""
+    if manifest is None or manifest.tokenizer is None or manifest.policy is None:
+        return None
+    return manifest.tokenizer.eod_id if manifest.policy.eod == "append" else None
+
+
+def manifest_of(prefix: Path) -> Manifest | None:
+    """The manifest of a pair: its own, or the ``manifest.json`` of its folder that names it; None without one.
+
+    Raises:
+        FormatError: there is one, and it cannot be read.
+    """
+    own = pair_manifest(prefix)
+    if own.exists():
+        return _load(own, PairManifest)
+    path = prefix.parent / "manifest.json"
+    if not path.exists():
+        return None
+    manifest = load_manifest(path)
+    return manifest if prefix.name in {entry.name for entry in manifest.prefixes} else None
+
 
 def load_manifest(path: Path) -> DatasetManifest:
     """Read a dataset's ``manifest.json``.
@@ -226,6 +349,10 @@ def load_manifest(path: Path) -> DatasetManifest:
     Raises:
         FormatError: missing, not JSON, or written by a version this one does not know.
     """
+    return _load(path, DatasetManifest)
+
+
+def _load(path: Path, model: type[M]) -> M:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -234,6 +361,6 @@ def load_manifest(path: Path) -> DatasetManifest:
     if found != SCHEMA:
         raise FormatError(f"{path}: expected schema_version {SCHEMA}, found {found!r}; update dataprep")
     try:
-        return DatasetManifest.from_json(value, str(path))
+        return model.from_json(value, str(path))
     except SpecError as error:
         raise FormatError(f"not a manifest of dataprep: {error}") from error

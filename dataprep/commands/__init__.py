@@ -1,1 +1,1 @@
-"""The commands, by what they work on; each parses nothing, calls one verb, and prints."""
+"""The commands: each parses, calls one verb, and prints; nothing else. `app` has what they share."""

@@ -20,7 +20,7 @@ from dataprep import parity
 from dataprep.errors import DataprepError, EncodeError, FormatError, SourceError, SpecError
 from dataprep.indexed import CHUNK, IndexedDataset, bin_path, idx_path, read_header
 from dataprep.layout import find_prefix
-from dataprep.manifest import load_manifest
+from dataprep.manifest import DatasetManifest, eod_of, manifest_of
 from dataprep.storage import COPY_BYTES, checksum
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from dataprep.manifest import DatasetManifest
+    from dataprep.manifest import Manifest
 
 Level = Literal["index", "tokens", "source"]
 LEVELS: tuple[Level, ...] = ("index", "tokens", "source")
@@ -126,7 +126,7 @@ def verify(
     path = find_prefix(prefix)
     report = Report(str(path), level)
     manifest = _manifest(path, report)
-    if level == "source" and manifest is None:
+    if level == "source" and not isinstance(manifest, DatasetManifest):
         raise SpecError(f"--level source needs the manifest.json that dataprep writes beside {path}")
     try:
         pair = _check_index(path, report)
@@ -135,7 +135,7 @@ def verify(
                 _check_tokens(pair, report, manifest, parts, progress)
             if manifest is not None:
                 _check_manifest(path, report, manifest)
-            if level == "source" and manifest is not None and report.ok:
+            if level == "source" and isinstance(manifest, DatasetManifest) and report.ok:
                 report.num_sampled = parity.recheck(pair, manifest, SAMPLE)
     except FormatError as error:
         report.error("format", str(error))
@@ -144,16 +144,12 @@ def verify(
     return report
 
 
-def _manifest(path: Path, report: Report) -> DatasetManifest | None:
-    place = path.parent / "manifest.json"
-    if not place.exists():
-        return None
+def _manifest(path: Path, report: Report) -> Manifest | None:
     try:
-        manifest = load_manifest(place)
+        return manifest_of(path)
     except DataprepError as error:
         report.warn("manifest", str(error))
         return None
-    return manifest if path.name in {prefix.name for prefix in manifest.prefixes} else None
 
 
 def _check_index(path: Path, report: Report) -> IndexedDataset | None:
@@ -256,15 +252,12 @@ def _check_boundaries(pair: IndexedDataset, report: Report) -> None:
 def _check_tokens(
     pair: IndexedDataset,
     report: Report,
-    manifest: DatasetManifest | None,
+    manifest: Manifest | None,
     parts: Sequence[tuple[int, str]],
     progress: Callable[[int], None] | None,
 ) -> None:
-    tokenizer = manifest.recipe.tokenizer if manifest else None
-    if manifest is None:
-        eod = _likely_eod(pair)
-    else:
-        eod = manifest.recipe.tokenizer.eod_id if manifest.recipe.policy.eod == "append" else None
+    tokenizer = manifest.tokenizer if manifest else None
+    eod = _likely_eod(pair) if tokenizer is None else eod_of(manifest)
     scan = _scan(pair, eod, parts, report, progress)
     report.bin_checksum, report.max_id = scan.checksum, scan.largest
     if scan.smallest < 0:
@@ -376,7 +369,7 @@ def _likely_eod(pair: IndexedDataset) -> int | None:
     return int(values[best]) if len(counts) and counts[best] * 2 > len(ends) else None
 
 
-def _check_manifest(path: Path, report: Report, manifest: DatasetManifest) -> None:
+def _check_manifest(path: Path, report: Report, manifest: Manifest) -> None:
     prefix = next(prefix for prefix in manifest.prefixes if prefix.name == path.name)
     claims: list[tuple[str, Any, Any]] = [
         ("bytes of .bin", prefix.files.bin_bytes, bin_path(path).stat().st_size),
