@@ -127,7 +127,7 @@ def document(prefix: str | Path, number: int, tokenizer: str | None = None) -> d
         from dataprep.catalog import find_tokenizer
 
         spec, place = find_tokenizer(tokenizer, {})
-        definition = define(spec.type, place)
+        definition = define(spec.type, place, spec.merges)
     elif manifest is not None and manifest.tokenizer is not None:
         definition = load(manifest.tokenizer)
     else:

@@ -132,7 +132,7 @@ def finish(tokens: TokenBatch, recipe: Recipe) -> TokenBatch:
     """Check the range of the ids, put BOS and EOD around every document, and narrow.
 
     A document without tokens stays one, unless a BOS goes before it: then it is BOS and EOD, as in Megatron's
-    preprocess_data.
+    preprocess_data; or unless the policy writes it as a sequence.
 
     Args:
         tokens: ids uint32[num_tokens].
@@ -152,7 +152,8 @@ def finish(tokens: TokenBatch, recipe: Recipe) -> TokenBatch:
     bos = recipe.tokenizer.bos_id if recipe.writes_bos else None
     eod = recipe.tokenizer.eod_id if recipe.policy.eod == "append" else None
     lengths = tokens.lengths
-    written = np.ones(len(lengths), np.bool_) if bos is not None else lengths > 0
+    always = bos is not None or recipe.writes_empty_sequences
+    written = np.ones(len(lengths), np.bool_) if always else lengths > 0
     offsets = offsets_of(lengths + written * ((bos is not None) + (eod is not None)))
     if offsets[-1] == len(tokens.ids):
         return TokenBatch(tokens.ids.astype(dtype), offsets)

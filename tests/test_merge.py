@@ -355,7 +355,7 @@ def test_merging_passes_the_32_bit_boundaries(workspace, monkeypatch):
                 cpu_seconds=0,
             )
         )
-    with merge.Merger(layout, SimpleNamespace(dtype="int32", limit=None), 0) as merger:
+    with merge.Merger(layout, SimpleNamespace(dtype="int32", limit=None, writes_empty_sequences=False), 0) as merger:
         for part in parts:
             merger.append(part, 1)
         merger.finish()
