@@ -27,7 +27,7 @@ from dataprep.errors import FormatError, OutputError, SpecError
 from dataprep.indexed import bin_path, idx_path
 from dataprep.layout import pair_manifest
 from dataprep.manifest import DatasetManifest, manifest_of
-from dataprep.storage import AtomicFile, copy_range, explain, hold, make_folder, sync_folder, write_json
+from dataprep.storage import AtomicFile, checksum, copy_range, explain, hold, make_folder, sync_folder, write_json
 
 if TYPE_CHECKING:
     from dataprep.compat.flags import Asked
@@ -126,13 +126,19 @@ def _cut(asked: Asked, key: str, request: Request) -> Cut | None:
 
 
 def _build(asked: Asked, request: Request, cut: Cut | None, source: Path, watcher: Watcher) -> DatasetManifest:
-    """Make the pair in the work folder."""
+    """Make the pair in the work folder, or find it made."""
+    if cut is None:
+        result = runner.execute(request, watcher)
+        if asked.partitions == 1:
+            return result.manifest
+    if isinstance(made := manifest_of(source), DatasetManifest) and made.recipe_digest == request.digest:
+        return made
     if cut is not None:
-        return sentences.build(request, cut, source, watcher)
-    result = runner.execute(request, watcher)
-    if asked.partitions == 1:
-        return result.manifest
-    return dealing.deal(Path(result.prefix), result.manifest, asked.partitions, source, watcher)
+        made = sentences.build(request, cut, source, watcher)
+    else:
+        made = dealing.deal(Path(result.prefix), result.manifest, asked.partitions, source, watcher)
+    write_json(pair_manifest(source), made.to_json())
+    return made
 
 
 def _publish(final: Path, source: Path, manifest: DatasetManifest, digest: str) -> DatasetManifest:
@@ -169,12 +175,17 @@ def _check_free(final: Path, source: Path) -> None:
         SpecError: something else has them.
     """
     for path, made in ((bin_path(final), bin_path(source)), (idx_path(final), idx_path(source))):
-        if path.exists() and not (made.exists() and path.samefile(made)):
+        if path.exists() and not (made.exists() and _is_same(path, made)):
             raise SpecError(
                 f"{path} exists, and is of other input, tokenizer or flags, or of another tool. A new dataset needs a "
                 "new path, because Megatron keeps its index caches by the path: choose another --output-prefix, or "
                 f"remove {final}.* and the caches"
             )
+
+
+def _is_same(path: Path, made: Path) -> bool:
+    """Whether one is the other, or its copy."""
+    return path.samefile(made) or (path.stat().st_size == made.stat().st_size and checksum(path) == checksum(made))
 
 
 def _place(source: Path, target: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ def _punkt(lang: str, keep_newlines: bool) -> Callable[[str], list[str]]:
             try:
                 model = PunktTokenizer(lang)
             except LookupError:
-                nltk.download("punkt_tab", quiet=True, download_dir=os.environ.get("NLTK_DATA"))
+                nltk.download("punkt_tab", os.environ.get("NLTK_DATA"), quiet=True, print_error_to=io.StringIO())
                 model = PunktTokenizer(lang)
         except (LookupError, OSError, ValueError) as error:
             raise SpecError(

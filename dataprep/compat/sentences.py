@@ -87,10 +87,11 @@ def build(request: Request, cut: Cut, target: Path, watcher: Watcher) -> Dataset
     with writer, ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         for number, file in enumerate(recipe.files):
             check_unchanged(file)
+            lines = _lines(file, BATCH_BYTES)
             first_row, first_document = 0, writer.counts.num_documents
-            for result in _mapped(pool, partial(cut_lines, cut, file.name), _lines(file, BATCH_BYTES), 2 * workers):
-                first_row += writer.add(*result[:2], f"{file.name}, documents from {first_row} on")
-                watcher(writer.progress(result[2]))
+            for batch, counts, num_bytes in _mapped(pool, partial(cut_lines, cut, file.name), lines, 2 * workers):
+                first_row += writer.add(batch, counts, f"{file.name}, documents from {first_row} on")
+                watcher(writer.progress(num_bytes))
             check_unchanged(file)
             span = Span(
                 file=number,
