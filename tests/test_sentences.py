@@ -6,6 +6,9 @@ The model is trained here, on the text of the test, and stored as nltk's downloa
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -185,3 +188,32 @@ def test_a_text_that_is_a_list_is_cut_already(bpe, tmp_path):
     pair = dataprep.open_dataset(tmp_path / "my_text_document")
     assert [ids.tolist() for ids in pair[:]] == [one, [*two, eod], [*rest, eod]]
     assert pair.document_indices.tolist() == [0, 2, 2, 3]
+
+
+POOL = """
+import os, time
+from dataprep.compat.sentences import _pool
+if __name__ == "__main__":
+    with _pool(1) as pool:
+        print(pool.submit(os.getpid).result(), flush=True)
+        pool.submit(time.sleep, 300).result()
+"""
+
+
+def _runs(process: Path) -> bool:
+    try:
+        return "State:\tZ" not in (process / "status").read_text()
+    except OSError:
+        return False
+
+
+def test_the_processes_end_with_the_one_that_started_them(tmp_path):
+    (tmp_path / "pool.py").write_text(POOL)
+    with subprocess.Popen([sys.executable, str(tmp_path / "pool.py")], stdout=subprocess.PIPE, text=True) as parent:
+        child = Path(f"/proc/{int(parent.stdout.readline())}")
+        assert child.exists()
+        parent.kill()
+        deadline = time.monotonic() + 30
+        while _runs(child) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert time.monotonic() < deadline

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import multiprocessing
 import os
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,18 @@ class Cut:
     key: str
     lang: str | None
     keep_newlines: bool
+
+
+def follow_parent() -> None:
+    """End this process when the one that started it does: killed, it cannot tell its pool to end."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def cut_lines(

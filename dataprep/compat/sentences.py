@@ -21,7 +21,7 @@ import numpy as np
 import dataprep
 from dataprep import parity, readers
 from dataprep.batches import offsets_of
-from dataprep.compat.punkt import cut_lines, splitter
+from dataprep.compat.punkt import cut_lines, follow_parent, splitter
 from dataprep.definitions import load
 from dataprep.encoders import open_engine, open_reference
 from dataprep.errors import OutputError
@@ -84,7 +84,7 @@ def build(request: Request, cut: Cut, target: Path, watcher: Watcher) -> Dataset
     make_folder(target.parent)
     watcher.stage("sentences", recipe.num_bytes)
     writer = _Writer(request, target)
-    with writer, ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+    with writer, _pool(workers) as pool:
         for number, file in enumerate(recipe.files):
             check_unchanged(file)
             lines = _lines(file, BATCH_BYTES)
@@ -134,6 +134,10 @@ def build(request: Request, cut: Cut, target: Path, watcher: Watcher) -> Dataset
         cpu_seconds=time.process_time() - cpu,
         peak_memory_bytes=0,
     )
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=follow_parent)
 
 
 def _lines(file: SourceFile, batch_bytes: int) -> Iterator[TextBatch]:
