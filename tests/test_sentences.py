@@ -217,3 +217,11 @@ def test_the_processes_end_with_the_one_that_started_them(tmp_path):
         while _runs(child) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert time.monotonic() < deadline
+
+
+@pytest.mark.usefixtures("_found")
+def test_how_long_a_text_takes_never_decides(monkeypatch):
+    redos = pytest.importorskip("nltk.redos")
+    monkeypatch.setattr(redos, "DEFAULT_TIMEOUT", 1e-9)
+    found = splitter(Cut("text", "english", False))("One two. " * 50_000)
+    assert found == [b"One two."] * 50_000

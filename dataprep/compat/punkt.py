@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import multiprocessing
@@ -114,6 +115,10 @@ def _punkt(lang: str, keep_newlines: bool) -> Callable[[str], list[str]]:
             from nltk.tokenize.punkt import PunktLanguageVars, PunktSentenceTokenizer, PunktTokenizer
         except ImportError as error:
             raise SpecError("--split-sentences needs nltk: pip install 'dataprep-llm[sentences]'") from error
+        with contextlib.suppress(ImportError):  # nltk before 3.10 has none
+            from nltk import redos
+
+            redos.DEFAULT_TIMEOUT = None  # 5 s: a long text on a busy machine is no attack, and must not fail
         try:
             try:
                 model = PunktTokenizer(lang)
