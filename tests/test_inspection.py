@@ -1,4 +1,4 @@
-"""Counts, quantiles, decoded documents and the state of an output folder, from files alone."""
+"""Counts, quantiles and decoded documents."""
 
 import json
 
@@ -11,7 +11,7 @@ import dataprep
 from dataprep.batches import TokenBatch
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import IndexedDataset, IndexedWriter
-from dataprep.inspection import QUANTILES, document, document_lengths, length_summary, open_pair, status
+from dataprep.inspection import QUANTILES, document, document_lengths, length_summary, open_pair
 
 
 def write(prefix, lengths):
@@ -92,19 +92,3 @@ def test_what_is_no_pair_is_said(tmp_path):
     (tmp_path / "x.idx").write_bytes(b"nonsense")
     with pytest.raises(FormatError, match="header of 34 bytes"):
         open_pair(tmp_path / "x")
-
-
-def test_status_survives_cut_and_missing_files(made, tmp_path):
-    folder, _ = made
-    (entry,) = status(folder / "out")
-    assert (entry["state"], entry["units"]) == ("published", 1)
-
-    events = next((folder / "out" / "work").iterdir()) / "events.jsonl"
-    text = events.read_text()
-    events.write_text(text + '{"cut')
-    assert status(folder / "out")[0]["state"] == "published"
-    events.unlink()
-    assert status(folder / "out")[0]["state"] == "published"
-    (events.parent / "plan.jsonl").write_text("{")
-    assert status(folder / "out")[0]["state"] == "unreadable"
-    assert status(tmp_path) == []
