@@ -283,6 +283,23 @@ class SampleOrder:
         return found
 
 
+def documents_of(index: Index, sequences: Int64s) -> Int64s:
+    """int64[k], the documents that sequences belong to.
+
+    Raises:
+        FormatError: the document boundaries are broken.
+    """
+    last, sound = 0, index.num_documents > 0 and not index.document_indices[0]
+    for bounds in index.chunks("document_indices"):  # a search in what is not sorted finds anything
+        sound = sound and bounds[0] >= last and bool((bounds[1:] >= bounds[:-1]).all())
+        last = int(bounds[-1])
+    if not sound or last != len(index.sequence_lengths):
+        name = index.path.with_suffix("")
+        raise FormatError(f"{name}: the document boundaries are broken; run: dataprep verify {name}")
+    found: Int64s = np.searchsorted(index.document_indices, sequences, side="right") - 1
+    return found
+
+
 def _shuffled_samples(plan: _Plan, state: np.random.RandomState) -> npt.NDArray[np.integer[Any]]:
     dtype = np.dtype(np.uint32 if plan.num_samples < 2**32 - 2 else np.int64)
     numbers: npt.NDArray[np.integer[Any]] = np.arange(plan.num_samples, dtype=dtype)

@@ -11,23 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.errors import FormatError, SpecError
-from dataprep.indexed import CODES, Header, Index, IndexedDataset, bin_path, idx_path, write_index
-from dataprep.samples import PARTS, SampleOrder, Sampling, parse_split, split_ranges
+from dataprep.indexed import CODES, Header, Index, IndexedDataset, idx_path, write_index
+from dataprep.samples import PARTS, SampleOrder, Sampling, documents_of, parse_split, split_ranges
 from dataprep.storage import AtomicFile
 
 
-def write(prefix, lengths, boundaries=None, dtype="uint16", bin_bytes=None):
-    """Any pair, also one that our writer would not make; the tokens are 0, 1, 2, ..."""
-    bounds = np.arange(len(lengths) + 1) if boundaries is None else np.array(boundaries)
-    with AtomicFile(idx_path(prefix), durable=False) as file:
-        header = Header(CODES[dtype], len(lengths), len(bounds))
-        write_index(file, header, lambda: [np.array(lengths, "<i4")], [bounds.astype("<i8")])
-    with bin_path(prefix).open("wb") as file:
-        if bin_bytes is None:
-            (np.arange(sum(lengths)) % 65536).astype(dtype).tofile(file)
-        else:
-            file.truncate(bin_bytes)
-    return prefix
+@pytest.fixture(scope="session")
+def index_of(make_pair):
+    """The index of a pair of sequences of these lengths; there is no ``.bin`` of that size."""
+
+    def make(lengths):
+        path = idx_path(make_pair([[0]]))
+        with AtomicFile(path, durable=False) as file:
+            header = Header(CODES["uint16"], len(lengths), len(lengths) + 1)
+            write_index(file, header, lambda: [np.array(lengths, "<i4")], [np.arange(len(lengths) + 1)])
+        return Index(path)
+
+    return make
 
 
 def sample(pair, order, k):
@@ -65,8 +65,8 @@ def plain(lengths, sampling, start, stop):
     num_samples=st.none() | st.integers(1, 60),
     chunk=st.integers(1, 40),
 )
-def test_samples_are_those_of_a_plain_model(tmp_path_factory, lengths, size, seed, num_samples, chunk):
-    index = Index(idx_path(write(tmp_path_factory.mktemp("plain") / "p", lengths)))
+def test_samples_are_those_of_a_plain_model(index_of, lengths, size, seed, num_samples, chunk):
+    index = index_of(lengths)
     sampling = Sampling(size, seed, "1", "train", num_samples)
     expected = plain(lengths, sampling, 0, len(lengths))
     with pytest.MonkeyPatch.context() as patch:
@@ -78,6 +78,7 @@ def test_samples_are_those_of_a_plain_model(tmp_path_factory, lengths, size, see
         order = SampleOrder(index, sampling)
 
     assert len(order) == len(expected)
+    assert order.shuffle_index.dtype == np.uint32
     for k, tokens in enumerate(expected):
         found = [(s, t) for s, first, count in order.pieces(k).tolist() for t in range(first, first + count)]
         assert found == tokens
@@ -128,15 +129,13 @@ def test_what_megatron_does_not_take_is_said(change, says):
         ([2**31 - 1] * 9, Sampling(2, split="1", num_samples=2**60), "GB of memory"),
     ],
 )
-def test_where_megatron_would_hang_or_fail_is_an_error(tmp_path, lengths, sampling, says):
-    index = Index(idx_path(write(tmp_path / "p", lengths, bin_bytes=0)))
-
+def test_where_megatron_would_hang_or_fail_is_an_error(index_of, lengths, sampling, says):
     with pytest.raises(SpecError, match=says):
-        SampleOrder(index, sampling)
+        SampleOrder(index_of(lengths), sampling)
 
 
-def test_a_sample_that_is_not_there_names_the_last(tmp_path):
-    order = SampleOrder(Index(idx_path(write(tmp_path / "p", [5] * 10))), Sampling(7, split="1"))
+def test_a_sample_that_is_not_there_names_the_last(index_of):
+    order = SampleOrder(index_of([5] * 10), Sampling(7, split="1"))
 
     assert [order.pieces(k)[:, 2].sum() for k in range(7)] == [8] * 7
     for k in (-1, 7):
@@ -144,20 +143,18 @@ def test_a_sample_that_is_not_there_names_the_last(tmp_path):
             order.pieces(k)
 
 
-def test_a_broken_index_leads_to_verify(tmp_path):
-    index = Index(idx_path(write(tmp_path / "p", [5, 9, 5], bin_bytes=0)))
+def test_a_broken_index_leads_to_verify(index_of):
+    index = index_of([5, 9, 5])
     index.path.write_bytes(index.path.read_bytes().replace(b"\t\0\0\0\5\0\0\0", b"\xff\xff\xff\xff\5\0\0\0"))
 
     with pytest.raises(FormatError, match="a length of -1; run: dataprep verify"):
         SampleOrder(index, Sampling(4, split="1"))
 
 
-def test_nothing_wraps_beyond_int32(tmp_path):
+def test_nothing_wraps_beyond_int32(index_of):
     """Three sequences of nearly 2**31 tokens, five epochs: positions beyond 2**34, offsets just below 2**31."""
     lengths, size = [2**31 - 1, 2**31 - 2, 2**31 - 1], 2**29 + 7
-    order = SampleOrder(
-        Index(idx_path(write(tmp_path / "p", lengths, bin_bytes=0))), Sampling(size, 3, "1", "train", 55)
-    )
+    order = SampleOrder(index_of(lengths), Sampling(size, 3, "1", "train", 55))
 
     total = 5 * sum(lengths)
     assert (order.num_epochs, len(order)) == (5, (total - 1) // size)
@@ -172,13 +169,13 @@ def test_nothing_wraps_beyond_int32(tmp_path):
 # --- against GPTDataset
 
 
-def _pair(folder, kind, dtype):
+def _pair(make_pair, kind, dtype):
+    """Some 520 sequences of random tokens."""
     rng = random.Random(7)
-    if kind == "sentences":
-        lengths = [rng.randint(0, 40) for _ in range(900)]
-        return write(folder / kind, lengths, sorted({0, 900, *rng.sample(range(900), 250)}), dtype)
-    choices = {"documents": range(1, 60), "zeros": [0, 0, 0, 1, 2, 50], "long": [1, 1, 1, 1, 5, 500]}[kind]
-    return write(folder / kind, [0, 0, *(rng.choice(choices) for _ in range(520))], None, dtype)
+    choices = {"documents": range(1, 60), "zeros": [0, 0, 0, 1, 2, 50], "long": [1, 1, 1, 1, 5, 500]}
+    lengths = [0, 0, *(rng.choice(choices.get(kind, range(41))) for _ in range(520))]
+    boundaries = sorted({0, len(lengths), *rng.sample(range(520), 150)}) if kind == "sentences" else None
+    return make_pair([[rng.randrange(65536) for _ in range(length)] for length in lengths], boundaries, dtype)
 
 
 CONFIGURATIONS = [  # seq_length, seed, split, sizes of the three parts
@@ -197,13 +194,13 @@ CONFIGURATIONS = [  # seq_length, seed, split, sizes of the three parts
 @pytest.mark.parametrize("dtype", ["uint16", "int32"])
 @pytest.mark.parametrize("kind", ["documents", "zeros", "long", "sentences"])
 @pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda values: f"{values[0]}-{values[2]}-{values[3][0]}")
-def test_every_sample_is_that_of_gpt_dataset(tmp_path, configuration, kind, dtype):
+def test_every_sample_is_that_of_gpt_dataset(make_pair, tmp_path, configuration, kind, dtype):
     pytest.importorskip("torch")
     pytest.importorskip("megatron.core", reason="pip install --no-deps megatron-core==0.16.1")
     from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 
-    prefix = _pair(tmp_path, kind, dtype)
+    prefix = _pair(make_pair, kind, dtype)
     seq_length, seed, split, sizes = configuration
     config = GPTDatasetConfig(
         random_seed=seed,
@@ -240,16 +237,32 @@ def test_every_sample_is_that_of_gpt_dataset(tmp_path, configuration, kind, dtyp
 
 
 @pytest.mark.megatron
-def test_beyond_int32_the_sample_index_is_that_of_megatrons_helper(tmp_path):
+def test_beyond_int32_the_sample_index_is_that_of_megatrons_helper(index_of):
     pytest.importorskip("torch")
     pytest.importorskip("megatron.core", reason="pip install --no-deps megatron-core==0.16.1")
     from megatron.core.datasets import helpers
 
     lengths, size = np.array([2**31 - 1, 0, 2**31 - 2, 7, 2**31 - 1], np.int32), 2**29 + 7
     total = int(lengths.sum(dtype=np.int64))
-    index = Index(idx_path(write(tmp_path / "p", lengths.tolist(), bin_bytes=0)))
-    order = SampleOrder(index, Sampling(size, 3, "1", "train", 55))
+    order = SampleOrder(index_of(lengths), Sampling(size, 3, "1", "train", 55))
 
     expected = helpers.build_sample_idx(lengths, order.document_index, size, order.num_epochs, total)
     assert order.num_epochs == 5
     assert np.array_equal(order.sample_index, expected)
+
+
+# --- documents of sequences
+
+
+def test_sequences_are_led_to_their_documents(make_pair):
+    index = IndexedDataset(make_pair([[1], [2, 3], [4], [], [5]], boundaries=[0, 0, 2, 2, 5, 5])).index
+
+    assert documents_of(index, np.arange(5)).tolist() == [1, 1, 3, 3, 3]
+
+
+@pytest.mark.parametrize("boundaries", [[0, 3, 1, 2], [1, 2, 2, 2], [0, 0, 0, 1], [0]])
+def test_broken_boundaries_lead_to_verify(make_pair, boundaries):
+    index = IndexedDataset(make_pair([[1], [2]], boundaries)).index
+
+    with pytest.raises(FormatError, match="boundaries are broken; run: dataprep verify"):
+        documents_of(index, np.arange(2))
