@@ -10,12 +10,15 @@ import numpy as np
 from dataprep.decoding import Decoder
 from dataprep.errors import FormatError, SpecError
 from dataprep.inspection import check_ids, definition_of, open_pair
+from dataprep.lengths import document_ends
 from dataprep.manifest import manifest_of
 from dataprep.provenance import source_of, trace
-from dataprep.samples import SampleOrder, documents_of
+from dataprep.samples import SampleOrder
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import numpy.typing as npt
 
     from dataprep.indexed import IndexedDataset
     from dataprep.manifest import Manifest
@@ -101,15 +104,16 @@ def sample(
     pair = open_pair(prefix)
     check_ids(pair)
     decoder, _ = _decoder(pair, tokenizer)
-    order = SampleOrder(pair.index, sampling, watcher)
+    order = _order(pair, sampling, watcher)
     found = order.pieces(number)
+    documents = _documents(pair, found)
     pieces = []
-    for (sequence, first, count), where_ in zip(found.tolist(), documents_of(pair.index, found[:, 0]), strict=True):
+    for (sequence, first, count), document_ in zip(found.tolist(), documents, strict=True):
         tokens = pair[sequence]
         ids = tokens[first : first + count].tolist()
         pieces.append(
             {
-                "document": int(where_),
+                "document": document_,
                 "sequence": sequence,
                 "first_token": first,
                 "num_tokens": count,
@@ -150,14 +154,27 @@ def where(
     manifest = manifest_of(pair.prefix)
     result: dict[str, Any] = {"prefix": str(pair.prefix)}
     if sample is not None and sampling is not None:
-        order = SampleOrder(pair.index, sampling, watcher)
-        numbers = list(dict.fromkeys(documents_of(pair.index, order.pieces(sample)[:, 0]).tolist()))
+        order = _order(pair, sampling, watcher)
+        numbers = list(dict.fromkeys(_documents(pair, order.pieces(sample))))
         result |= _drawn(sample, order, sampling)
     else:
         assert document is not None
         _check_number(pair, document)
         numbers = [document]
     return {**result, "documents": trace(pair.prefix, manifest, numbers)}
+
+
+def _order(pair: IndexedDataset, sampling: Sampling, watcher: Watcher | None) -> SampleOrder:
+    """The samples of a pair whose index is sound; of a broken one there may be any number."""
+    for _ in document_ends(pair):
+        pass
+    return SampleOrder(pair.index, sampling, watcher)
+
+
+def _documents(pair: IndexedDataset, pieces: npt.NDArray[np.int64]) -> list[int]:
+    """The documents that pieces of a sample belong to."""
+    found: list[int] = (np.searchsorted(pair.document_indices, pieces[:, 0], side="right") - 1).tolist()
+    return found
 
 
 def _drawn(number: int, order: SampleOrder, sampling: Sampling) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,8 +31,8 @@ def check(path: Path) -> None:
     """
     if path.suffix.lower().removeprefix(".") not in FORMATS:
         raise SpecError(f"--plot {path}: expected a name that ends with {' or '.join(f'.{kind}' for kind in FORMATS)}")
-    if not path.parent.is_dir():
-        raise SpecError(f"--plot {path}: there is no folder {path.parent}")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise SpecError(f"--plot {path}: {path.parent} is no folder, or one that you cannot write to")
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:

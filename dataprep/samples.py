@@ -274,30 +274,15 @@ class SampleOrder:
             lengths = self._lengths[self.document_index[place : place + CHUNK] - plan.start]
             ends = np.cumsum(lengths, dtype=np.int64) + position
             first, stop = -(-position // size), min(plan.num_samples + 1, -(-int(ends[-1]) // size))
-            wanted = np.arange(first, max(first, stop), dtype=np.int64) * size
-            here = np.searchsorted(ends, wanted, side="right")
-            found[first : first + len(wanted)] = np.stack([here + place, wanted - ends[here] + lengths[here]], axis=1)
+            for number in range(first, stop, CHUNK):
+                wanted = np.arange(number, min(number + CHUNK, stop), dtype=np.int64) * size
+                here = np.searchsorted(ends, wanted, side="right")
+                found[number : number + len(wanted), 0] = here + place
+                found[number : number + len(wanted), 1] = wanted - ends[here] + lengths[here]
             position = int(ends[-1])
             watcher(Progress(source_bytes=4 * len(lengths)))
         found[0] = 0  # sequences without tokens before the first one with some are part of sample 0
         return found
-
-
-def documents_of(index: Index, sequences: Int64s) -> Int64s:
-    """int64[k], the documents that sequences belong to.
-
-    Raises:
-        FormatError: the document boundaries are broken.
-    """
-    last, sound = 0, index.num_documents > 0 and not index.document_indices[0]
-    for bounds in index.chunks("document_indices"):  # a search in what is not sorted finds anything
-        sound = sound and bounds[0] >= last and bool((bounds[1:] >= bounds[:-1]).all())
-        last = int(bounds[-1])
-    if not sound or last != len(index.sequence_lengths):
-        name = index.path.with_suffix("")
-        raise FormatError(f"{name}: the document boundaries are broken; run: dataprep verify {name}")
-    found: Int64s = np.searchsorted(index.document_indices, sequences, side="right") - 1
-    return found
 
 
 def _shuffled_samples(plan: _Plan, state: np.random.RandomState) -> npt.NDArray[np.integer[Any]]:

@@ -120,7 +120,7 @@ def _histogram(bins: list[dict[str, int]], width: int) -> Iterator[str]:
 
 def _frequent(value: dict[str, Any]) -> Iterator[str]:
     yield f"{value['num_distinct']:,} different ids; the most frequent:"
-    width = max(len(f"{entry['count']:,}") for entry in value["most_frequent"])
+    width = max((len(f"{entry['count']:,}") for entry in value["most_frequent"]), default=0)
     for entry in value["most_frequent"]:
         text = f"  {quoted(entry['text'], 40)}" if entry["text"] is not None else ""
         yield f"{entry['id']:>8}  {entry['count']:>{width},}  {entry['share']:>6.2%}{text}"

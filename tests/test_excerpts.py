@@ -143,9 +143,23 @@ def test_a_sample_is_made_of_pieces_of_documents(make_pair):
 
 
 def test_pieces_of_sentences_name_their_documents(make_pair):
-    value = sample(make_pair([[1, 2], [3], [4, 5, 6]], boundaries=[0, 0, 2, 3]), 0, Sampling(5, split="1"), "sample")
+    value = sample(
+        make_pair([[1, 2], [3], [], [4, 5, 6]], boundaries=[0, 0, 2, 4]), 0, Sampling(5, split="1"), "sample"
+    )
 
-    assert {piece["sequence"]: piece["document"] for piece in value["pieces"]} == {0: 1, 1: 1, 2: 2}
+    assert {piece["sequence"]: piece["document"] for piece in value["pieces"]} == {0: 1, 1: 1, 3: 2}
+
+
+@pytest.mark.parametrize("change", [(34, "<i", 2**31 - 1), (42, "<q", 1), (58, "<q", 2), (34, "<i", -1)])
+def test_samples_of_a_broken_pair_lead_to_verify(make_pair, change):
+    prefix = make_pair([[1, 2, 3, 4, 5], [6, 7]])
+    data = bytearray(idx_path(prefix).read_bytes())
+    struct.pack_into(change[1], data, change[0], change[2])
+    idx_path(prefix).write_bytes(data)
+
+    for ask in (lambda: sample(prefix, 0, TINY, "sample"), lambda: where(prefix, sample=0, sampling=TINY)):
+        with pytest.raises(FormatError, match="run: dataprep verify"):
+            ask()
 
 
 def test_a_sample_of_a_dataset_is_decoded(made):

@@ -20,21 +20,15 @@ def findings(make_pair):
 
 @pytest.mark.parametrize(("name", "begins"), [("a.png", b"\x89PNG\r\n"), ("a.SVG", b"<?xml")])
 def test_the_same_findings_give_the_same_bytes(findings, workspace, name, begins):
-    first, second = workspace / name, workspace / f"again-{name}"
-    plots.draw(findings, first)
-    plots.draw(findings, second)
-
-    assert first.read_bytes().startswith(begins)
-    assert first.read_bytes() == second.read_bytes()
-    assert sorted(path.name for path in workspace.iterdir()) == [name, f"again-{name}"]
-
-
-def test_a_picture_is_replaced(findings, tmp_path):
-    path = tmp_path / "a.png"
+    path = workspace / name
+    plots.draw(findings, path)
+    first = path.read_bytes()
     path.write_bytes(b"old")
     plots.draw(findings, path)
 
-    assert path.read_bytes().startswith(b"\x89PNG")
+    assert first.startswith(begins)
+    assert path.read_bytes() == first
+    assert [entry.name for entry in workspace.iterdir()] == [name]
 
 
 def test_a_name_with_formulas_in_it_is_drawn_as_it_is(make_pair, workspace):
@@ -52,8 +46,13 @@ def test_other_kinds_of_files_are_refused(tmp_path, name):
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path):
-    with pytest.raises(SpecError, match="there is no folder"):
+    with pytest.raises(SpecError, match="is no folder"):
         plots.check(tmp_path / "nothing" / "a.png")
+
+
+def test_a_folder_that_cannot_be_written_to_is_said_before_the_work(mounted, tmp_path):
+    with pytest.raises(SpecError, match="cannot write to"):
+        plots.check(mounted(tmp_path / "fixed", "ro") / "a.png")
 
 
 def test_a_folder_that_refuses_is_said(findings, mounted, tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import CODES, Header, Index, IndexedDataset, idx_path, write_index
-from dataprep.samples import PARTS, SampleOrder, Sampling, documents_of, parse_split, split_ranges
+from dataprep.samples import PARTS, SampleOrder, Sampling, parse_split, split_ranges
 from dataprep.storage import AtomicFile
 
 
@@ -249,20 +249,3 @@ def test_beyond_int32_the_sample_index_is_that_of_megatrons_helper(index_of):
     expected = helpers.build_sample_idx(lengths, order.document_index, size, order.num_epochs, total)
     assert order.num_epochs == 5
     assert np.array_equal(order.sample_index, expected)
-
-
-# --- documents of sequences
-
-
-def test_sequences_are_led_to_their_documents(make_pair):
-    index = IndexedDataset(make_pair([[1], [2, 3], [4], [], [5]], boundaries=[0, 0, 2, 2, 5, 5])).index
-
-    assert documents_of(index, np.arange(5)).tolist() == [1, 1, 3, 3, 3]
-
-
-@pytest.mark.parametrize("boundaries", [[0, 3, 1, 2], [1, 2, 2, 2], [0, 0, 0, 1], [0]])
-def test_broken_boundaries_lead_to_verify(make_pair, boundaries):
-    index = IndexedDataset(make_pair([[1], [2]], boundaries)).index
-
-    with pytest.raises(FormatError, match="boundaries are broken; run: dataprep verify"):
-        documents_of(index, np.arange(2))

@@ -9,8 +9,11 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
+import dataprep
 from dataprep import views
+from dataprep.cli import app
 from dataprep.commands.inspect import chosen
 from dataprep.errors import SpecError
 from dataprep.inspection import inspect
@@ -56,7 +59,7 @@ def command(*arguments):
     return [sys.executable, "-m", "dataprep", *map(str, arguments)]
 
 
-@pytest.mark.parametrize("arguments", [("--document", 0), ("--sample", 0, "--seq-length", 12, "--split", 1), ()])
+@pytest.mark.parametrize("arguments", [("--document", 0), ("--sample", 0, "--seq-length", 12, "--split", 1)])
 def test_a_terminal_is_shown_no_control_characters(dangerous, arguments):
     prefix, tokenizer = dangerous
     master, slave = pty.openpty()
@@ -118,6 +121,13 @@ def test_the_histogram_fits_the_terminal(make_pair, width, longest):
     assert max(len(line) for line in bars) <= max(width, 52)
 
 
+def test_a_pair_of_nothing_but_damaged_ids_has_its_lines(make_pair):
+    text = "\n".join(lines(inspect(make_pair([[-1, -1]], dtype="int32"))))
+
+    assert "0 different ids" in text
+    assert "unknown    2 tokens stand for nothing" in text
+
+
 def test_notes_come_last(make_pair):
     assert lines(inspect(make_pair([[1], [2]], boundaries=[0, 2])))[-1].startswith("note: sentence-level")
 
@@ -167,9 +177,39 @@ def test_options_that_do_not_go_together_are_said(options, says):
         chosen(*(options.get(name) for name in names))
 
 
-def test_where_prints_a_line_for_each_document_and_json(make_pair):
-    prefix = make_pair([[1]])
-    done = subprocess.run(command("where", prefix, "-d", 0), capture_output=True, text=True, timeout=60)
+# --- the commands, in this process
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "has no manifest" in done.stderr
+
+@pytest.fixture
+def dataset(tmp_path, inline_cluster):
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": f"text {i}"}) + "\n" for i in range(20)))
+    return dataprep.run(str(tmp_path / "in.jsonl"), "sample", tmp_path / "out").prefix
+
+
+def said(*arguments):
+    done = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def test_where_prints_a_line_for_each_document(dataset, tmp_path):
+    of_sample = ("--sample", 0, "--seq-length", 9, "--split", 1)
+
+    assert said("where", dataset, "-d", 3) == f"document 3: {tmp_path}/in.jsonl record 4\n"
+    found = json.loads(said("where", dataset, *of_sample, "--json"))
+    assert found["sampling"]["seq_length"] == 9
+    records = [(entry["document"], entry["source"]["first_row"] + 1) for entry in found["documents"]]
+    expected = [f"document {number}: {tmp_path}/in.jsonl record {record}" for number, record in records]
+    assert said("where", dataset, *of_sample).splitlines() == expected
+    pieces = json.loads(said("inspect", dataset, *of_sample, "--json"))["pieces"]
+    assert [piece["document"] for piece in pieces] == [number for number, _ in records]
+    shown = said("inspect", dataset, *of_sample)
+    assert [f"document {number}:" in shown for number, _ in records] == [True] * len(records)
+
+
+def test_inspect_draws_and_says_what_was_asked_for(dataset, tmp_path):
+    value = json.loads(said("inspect", dataset, "--seq-length", 16, "--plot", tmp_path / "a.svg", "--json"))
+
+    assert (tmp_path / "a.svg").stat().st_size
+    assert value["cuts"]["seq_length"] == 16
+    assert "at a sequence length of 16" in said("inspect", dataset, "--seq-length", 16, "--level", "index")

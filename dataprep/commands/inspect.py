@@ -65,7 +65,9 @@ def inspect(
     --seq-length says what is cut and lost at that length. --sample shows the very sample that Megatron trains on.
 
     Example: dataprep inspect data/sample-sample-1a2b3c4d/sample_text_document --seq-length 4096 --plot lengths.png
+
     Example: dataprep inspect data/sample-sample-1a2b3c4d/sample_text_document --document 3
+
     Example: dataprep inspect data/sample-sample-1a2b3c4d/sample_text_document --sample 17 --seq-length 4096 --seed 1234
     """
     sampling = chosen(document, sample, seq_length, seed, split, part, num_samples)

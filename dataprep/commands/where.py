@@ -34,6 +34,7 @@ def where(
     """Name the source file and record of a document, or of every document in a sample that Megatron trains on.
 
     Example: dataprep where data/sample-sample-1a2b3c4d/sample_text_document --document 3
+
     Example: dataprep where data/sample-sample-1a2b3c4d/sample_text_document --sample 17 --seq-length 4096
     """
     sampling = chosen(document, sample, seq_length, seed, split, part, num_samples)
