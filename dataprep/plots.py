@@ -55,15 +55,16 @@ def draw(findings: Findings, path: Path) -> None:
     with mpl.rc_context():
         mpl.rcdefaults()  # whatever a matplotlibrc says here
         mpl.rcParams["svg.hashsalt"] = "dataprep"
-        width = 12 if findings.census is not None else 6
-        figure = Figure(figsize=(width, 4.5), layout="constrained")
-        axes = figure.subplots(1, 1 if findings.census is None else 2, squeeze=False)[0]
+        counts = findings.census.counts if findings.census is not None else np.zeros(0, np.int64)
+        pictures = 2 if counts.any() else 1
+        figure = Figure(figsize=(6 * pictures, 4.5), layout="constrained")
+        axes = figure.subplots(1, pictures, squeeze=False)[0]
         pair = findings.pair
         title = f"{ascii(pair.prefix.name)[1:-1]}: {pair.num_documents:,} documents, {pair.num_tokens:,} tokens"
         figure.suptitle(title, parse_math=False)
         _lengths(axes[0], findings)
-        if findings.census is not None:
-            _ranks(axes[1], findings.census.counts)
+        if pictures == 2:
+            _ranks(axes[1], counts)
         figure.savefig(content, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     with AtomicFile(path) as file:
         file.write(content.getbuffer())

@@ -38,6 +38,13 @@ def test_a_name_with_formulas_in_it_is_drawn_as_it_is(make_pair, workspace):
     assert (workspace / "a.svg").stat().st_size
 
 
+@pytest.mark.parametrize("ids", [[-1], [5]])
+def test_pairs_of_next_to_nothing_are_drawn(make_pair, tmp_path, ids):
+    plots.draw(examine(make_pair([ids, []], dtype="int32")), tmp_path / "a.svg")
+
+    assert (tmp_path / "a.svg").stat().st_size
+
+
 @pytest.mark.parametrize("name", ["a.pdf", "a", "a.png.gz", ".png", "a.json"])
 def test_other_kinds_of_files_are_refused(tmp_path, name):
     with pytest.raises(SpecError, match=r"ends with \.png or \.svg"):
