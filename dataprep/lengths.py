@@ -92,10 +92,6 @@ class LengthCounts:
         return cls(values, counts)
 
     @property
-    def num_documents(self) -> int:
-        return int(self.counts.sum())
-
-    @property
     def num_tokens(self) -> int:
         return int((self.values * self.counts).sum())
 
