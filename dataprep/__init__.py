@@ -5,8 +5,10 @@
     download       fetch a corpus, for any tokenizer
     verify         prove a .bin/.idx pair
     open_dataset   read one: ``len(ds)``, ``ds[i]``, ``ds.lengths``; numpy only
-    inspect        counts and length quantiles
+    inspect        counts, lengths, frequent tokens, repeated documents
     decode         one document as text
+    sample         one sample as Megatron trains on it, and `Sampling`, what decides which that is
+    where          the source file and record of a document, or of those in a sample
 
 The same verbs as the command line's. Nothing heavy is imported before a verb is used.
 """
@@ -17,24 +19,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dataprep.excerpts import decode, sample, where
     from dataprep.fetching import download
     from dataprep.indexed import IndexedDataset as open_dataset
-    from dataprep.inspection import decode, inspect
+    from dataprep.inspection import inspect
     from dataprep.planning import plan
     from dataprep.runner import run
+    from dataprep.samples import Sampling
     from dataprep.stages.verify import verify
 
 __version__ = "0.1.0"
-__all__ = ["decode", "download", "inspect", "open_dataset", "plan", "run", "verify"]
+__all__ = ["Sampling", "decode", "download", "inspect", "open_dataset", "plan", "run", "sample", "verify", "where"]
 
 _HOMES = {
-    "decode": ("dataprep.inspection", "decode"),
+    "Sampling": ("dataprep.samples", "Sampling"),
+    "decode": ("dataprep.excerpts", "decode"),
     "download": ("dataprep.fetching", "download"),
     "inspect": ("dataprep.inspection", "inspect"),
     "open_dataset": ("dataprep.indexed", "IndexedDataset"),
     "plan": ("dataprep.planning", "plan"),
     "run": ("dataprep.runner", "run"),
+    "sample": ("dataprep.excerpts", "sample"),
     "verify": ("dataprep.stages.verify", "verify"),
+    "where": ("dataprep.excerpts", "where"),
 }
 
 

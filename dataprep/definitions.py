@@ -381,22 +381,3 @@ def load(identity: TokenizerIdentity) -> Definition:
         if hashlib.sha256(content).hexdigest() != identity.files[name]:
             raise SpecError(f"{identity.path}: {name} is not the file that the recipe names: its sha256 differs")
     return definition
-
-
-def decode(definition: Definition, ids: list[int]) -> str:
-    """Ids back to text, special tokens shown as they are written."""
-    if definition.type != "Llama2Tokenizer":
-        import tokenizers
-
-        return str(tokenizers.Tokenizer.from_str(definition.text("encode")).decode(ids, skip_special_tokens=False))
-    model, specials = definition.sentencepiece, set(definition.specials.values())
-    parts: list[str] = []
-    run: list[int] = []
-    for i in [*ids, -1]:
-        if i in specials or i < 0:
-            parts += [model.decode(run)] if run else []
-            parts += [model.id_to_piece(i)] if i >= 0 else []
-            run = []
-        else:
-            run.append(i)
-    return "".join(parts)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def plan(result: dict[str, Any]) -> Iterator[str]:
     """What `dataprep.plan` gives."""
     recipe, tokenizer, policy = result["recipe"], result["recipe"]["tokenizer"], result["recipe"]["policy"]
-    return _table(
+    return table(
         {
             "corpus": f"{recipe['corpus']}: {result['num_files']:,} files, {result['num_bytes']:,} bytes",
             "tokenizer": f"{tokenizer['name']}: {tokenizer['type']}, "
@@ -111,26 +111,7 @@ def blend(value: dict[str, Any]) -> Iterable[str]:
         )
 
 
-def inspection(value: dict[str, Any]) -> Iterator[str]:
-    """What `dataprep.inspect` gives."""
-    lengths = value["lengths"]
-    quantiles = "  ".join(f"{name} {number:,}" for name, number in lengths["quantiles"].items())
-    rows = {
-        "prefix": value["prefix"],
-        "documents": f"{value['num_documents']:,}",
-        "tokens": f"{value['num_tokens']:,} {value['dtype']}, {value['num_bytes']:,} bytes",
-        "lengths": f"min {lengths['min']:,}  {quantiles}  max {lengths['max']:,}  mean {lengths['mean']:,.1f}",
-    }
-    if "corpus" in value:
-        tokenizer_ = value["tokenizer"]
-        rows["made of"] = (
-            f"{value['corpus']} with {tokenizer_['name']} ({tokenizer_['type']}, EOD {tokenizer_['eod_text']})"
-        )
-        if value["origin"]:
-            rows["from"] = f"{value['origin']}  ({value['license'] or 'no licence stated'})"
-    return _table(rows)
-
-
-def _table(rows: dict[str, str]) -> Iterator[str]:
+def table(rows: dict[str, str]) -> Iterator[str]:
+    """Names and texts in two columns."""
     width = max(len(name) for name in rows)
     return (f"{name:<{width}}  {text}" for name, text in rows.items())

@@ -11,7 +11,7 @@ import pytest
 
 import dataprep
 from dataprep.errors import SourceError
-from dataprep.inspection import document
+from dataprep.excerpts import document
 from dataprep.planning import resolve
 from dataprep.stages.merge import Merger
 

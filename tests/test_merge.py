@@ -18,9 +18,9 @@ import dataprep
 from dataprep import planning, runner
 from dataprep.errors import OutputError
 from dataprep.indexed import IndexedDataset, IndexWriter, bin_path, idx_path
-from dataprep.inspection import status
 from dataprep.layout import Layout
 from dataprep.manifest import Counts, PairFiles, UnitManifest
+from dataprep.outputs import status
 from dataprep.stages import merge
 from dataprep.storage import AtomicFile
 from dataprep.watcher import Silent
