@@ -16,6 +16,7 @@ from dataprep.indexed import Index, IndexedDataset, bin_path, idx_path, read_hea
 from dataprep.manifest import DatasetManifest, eod_of, manifest_of
 from dataprep.selections import Run
 from dataprep.stages.verify import verify
+from dataprep.watcher import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from dataprep.manifest import Manifest
     from dataprep.specs import Recipe
+    from dataprep.watcher import Watcher
 
 log = logging.getLogger(__name__)
 
@@ -69,19 +71,26 @@ class Input:
         return (self.manifest.recipe,) if isinstance(self.manifest, DatasetManifest) else self.manifest.recipes
 
 
-def open_inputs(prefixes: Sequence[Path]) -> list[Input]:
+def open_inputs(prefixes: Sequence[Path], watcher: Watcher) -> list[Input]:
     """Prove the index of every pair, and see that they go together.
+
+    A manifest that cannot be read is a warning: it may be another program's.
 
     Raises:
         FormatError: some are broken; names all of them.
         SpecError: they are of several dtypes, tokenizers or policies.
     """
-    inputs, broken = [], []
-    for prefix in prefixes:
+    inputs, broken, unreadable = [], [], dict.fromkeys([""])
+    sizes = [_idx_bytes(prefix) for prefix in prefixes]
+    watcher.stage("check the inputs", sum(sizes))
+    for prefix, size in zip(prefixes, sizes, strict=True):
+        watcher(Progress(source_bytes=size))
         problem = _problem(prefix)
         if problem is None:
             dtype: Literal["uint16", "int32"] = "uint16" if read_header(idx_path(prefix)).code == 8 else "int32"
-            inputs.append(Input(prefix, manifest_of(prefix), dtype, Run.of(prefix)))
+            manifest, why = readable_manifest(prefix)
+            unreadable[why] = None
+            inputs.append(Input(prefix, manifest, dtype, Run.of(prefix)))
         else:
             broken.append(f"  {prefix}: {problem}")
     if broken:
@@ -90,10 +99,27 @@ def open_inputs(prefixes: Sequence[Path]) -> list[Input]:
             "\n".join([f"{of}; nothing was written. `dataprep repair` mends what can be mended", *broken[:100]])
             + (f"\n  and {len(broken) - 100:,} more" if len(broken) > 100 else "")
         )
+    for why in filter(None, unreadable):
+        log.warning("warning: going on as if it were not there: %s", why)
     _check_dtypes(inputs)
     _check_conventions(inputs)
     _compare_eods(inputs)
     return inputs
+
+
+def _idx_bytes(prefix: Path) -> int:
+    try:
+        return idx_path(prefix).stat().st_size
+    except OSError:
+        return 0  # it is broken, which is said later
+
+
+def readable_manifest(prefix: Path) -> tuple[Manifest | None, str]:
+    """The manifest of a pair, and why it cannot be read if it cannot."""
+    try:
+        return manifest_of(prefix), ""
+    except FormatError as error:
+        return None, str(error)
 
 
 def _problem(prefix: Path) -> str | None:
