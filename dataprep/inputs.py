@@ -142,7 +142,7 @@ def index_problem(prefix: Path) -> str | None:
     """What is wrong with an index or the sizes of a pair, None if nothing is; a pair of nothing is right."""
     if _is_empty(prefix):
         return None
-    for problem in verify(prefix, "index").problems:
+    for problem in verify(prefix, level="index").problems:
         if problem.severity == "error" and problem.code not in HARMLESS:
             return f"{problem.code}: {problem.message}"
     return None

@@ -26,8 +26,8 @@ from dataprep.inputs import check_sequences, open_inputs
 from dataprep.inspection import length_summary
 from dataprep.layout import find_prefix, find_prefixes
 from dataprep.lineage import Lineage
+from dataprep.making import Copied, Outputs, check_free, entry_of, output_prefix
 from dataprep.manifest import PairManifest
-from dataprep.outputs import Copied, Outputs, check_free, entry_of, output_prefix
 from dataprep.parting import Places, by_documents, by_fractions, by_tokens, shares_of
 from dataprep.selections import Drawn, Run, document_lengths, steps, stretches, told, write_pair
 from dataprep.watcher import Progress, Silent
@@ -267,7 +267,8 @@ def _make(
         written = [write_pair(outputs.private(plan.prefix), plan.dtype, plan.selections, watcher) for plan in plans]
         checksums = expected([checksum for _, copied in written for checksum in copied])
         copied = iter([Copied(s.prefix, s.num_bytes, sum_) for s, sum_ in zip(selections, checksums, strict=True)])
-        watcher.stage("verify", sum(selection.num_bytes + 8 * selection.num_documents for selection in selections))
+        num_bytes = sum(plan.num_bytes for plan in plans)
+        watcher.stage("verify", num_bytes + 8 * sum(selection.num_documents for selection in selections))
         made = []
         for plan, (idx, _) in zip(plans, written, strict=True):
             parts = list(islice(copied, len(plan.selections)))

@@ -30,8 +30,8 @@ from dataprep.fetching import fetch
 from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
 from dataprep.layout import Layout, sweep
+from dataprep.making import entry_of
 from dataprep.manifest import Counts, DatasetManifest, EngineRecord, Unit, load_manifest
-from dataprep.outputs import entry_of
 from dataprep.planning import Request, resolve, with_contents
 from dataprep.stages import merge, publish, tokenize
 from dataprep.stages.verify import verify

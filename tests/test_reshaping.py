@@ -39,7 +39,7 @@ DTYPES = st.sampled_from(["uint16", "int32"])
 
 @pytest.fixture(autouse=True)
 def no_syncs(monkeypatch):
-    """That files are synced is for tests/test_outputs.py; a thousand small pairs need not be."""
+    """That files are synced is for tests/test_making.py; a thousand small pairs need not be."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
@@ -515,12 +515,12 @@ def test_pointers_at_the_32_bit_boundaries(tmp_path, monkeypatch, dtype):
     """Of bytes and of tokens, in the first input and in a later one; nothing is read but the indices."""
     unread = "xxh3_128:" + "0" * 32
 
-    def verify(prefix, level, parts, progress):
+    def verify(prefix, *, level, parts, progress):
         report = dataprep.verify(prefix, "index")
         report.bin_checksum = unread
         return report
 
-    monkeypatch.setattr("dataprep.outputs.verify", verify)
+    monkeypatch.setattr("dataprep.making.verify", verify)
     monkeypatch.setattr("dataprep.reshaping.stretches", lambda prefix, ends, watcher: ([unread] * len(ends), unread))
     size = np.dtype(dtype).itemsize
     lengths = (np.diff([0, *BORDERS]) // size).tolist()

@@ -178,7 +178,9 @@ class Outputs:
         ends = list(accumulate(part.num_bytes for part in parts))
         expected = [part.checksum for part in parts]
         told = list(zip(ends, expected, strict=True))
-        report = verify(private, "tokens", told, lambda n: watcher(Progress(source_bytes=n)))
+        report = verify(
+            private, level="tokens", parts=told, progress=lambda count: watcher(Progress(source_bytes=count))
+        )
         if report.ok:
             return report
         found, _ = stretches(private, ends, Silent())

@@ -1,4 +1,4 @@
-"""`dataprep.outputs`: new pairs appear whole and proven, all or none, whenever their maker dies."""
+"""`dataprep.making`: new pairs appear whole and proven, all or none, whenever their maker dies."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 import dataprep
-from dataprep import outputs, storage
+from dataprep import making, storage
 from dataprep.batches import TokenBatch
 from dataprep.errors import BusyError, OutputError, SpecError
 from dataprep.indexed import IndexedDataset, IndexedWriter, bin_path
 from dataprep.layout import pair_manifest
-from dataprep.outputs import Outputs
+from dataprep.making import Outputs
 from dataprep.reshaping import merge, sample, split
 from dataprep.storage import MARK
 
@@ -261,4 +261,4 @@ def test_the_manifest_names_the_final_names_alone(pair, workspace):
     text = pair_manifest(Path(made.prefix)).read_text()
     assert MARK not in text
     assert made.manifest.verification["prefix"] == "new"
-    assert outputs.LOCK not in _names(workspace)
+    assert making.LOCK not in _names(workspace)
