@@ -22,9 +22,9 @@ import dataprep
 from dataprep.draws import Draw
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import HEADER, bin_path
-from dataprep.inputs import check_sequences, open_inputs
+from dataprep.inputs import check_sequences, find_inputs, open_inputs
 from dataprep.inspection import length_summary
-from dataprep.layout import find_prefix, find_prefixes
+from dataprep.layout import find_prefix
 from dataprep.lineage import Lineage
 from dataprep.making import Copied, Outputs, check_free, entry_of, output_prefix
 from dataprep.manifest import PairManifest
@@ -94,7 +94,7 @@ def merge(prefixes: str | Path | Sequence[str | Path], output: str | Path, watch
     """Make one pair of several, in the order given.
 
     Args:
-        prefixes: see `layout.find_prefixes`.
+        prefixes: see `inputs.find_inputs`.
         output: the new prefix.
         watcher: is told how it gets on.
 
@@ -105,7 +105,7 @@ def merge(prefixes: str | Path | Sequence[str | Path], output: str | Path, watch
     """
     watcher = watcher or Silent()
     new = output_prefix(output)
-    paths = find_prefixes([prefixes] if isinstance(prefixes, str | Path) else prefixes)
+    paths = find_inputs([prefixes] if isinstance(prefixes, str | Path) else prefixes)
     _check_name(new, paths)
     inputs = open_inputs(paths, watcher)
     check_sequences((each.run for each in inputs), MAX_SEQUENCES)

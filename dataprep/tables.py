@@ -131,6 +131,11 @@ def inspection(value: dict[str, Any]) -> Iterator[str]:
     return _table(rows)
 
 
+def _table(rows: dict[str, str]) -> Iterator[str]:
+    width = max(len(name) for name in rows)
+    return (f"{name:<{width}}  {text}" for name, text in rows.items())
+
+
 def difference(value: dict[str, Any]) -> Iterator[str]:
     """What `dataprep.diff` gives."""
     a, b, first = value["a"], value["b"], value["first"]
@@ -176,8 +181,3 @@ def _excerpt(name: str, side: dict[str, Any], token: int | None) -> Iterator[str
         first, last = side["first_row"] + 1, side["last_row"] + 1
         rows = f"record {first:,}" if first == last else f"records {first:,} to {last:,}"
         yield f"   from {side['file']}, {rows}"
-
-
-def _table(rows: dict[str, str]) -> Iterator[str]:
-    width = max(len(name) for name in rows)
-    return (f"{name:<{width}}  {text}" for name, text in rows.items())

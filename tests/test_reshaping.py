@@ -213,6 +213,7 @@ def test_a_folder_and_a_glob_stand_for_their_pairs_by_name(workspace):
     shutil.copy(workspace / "a.bin", workspace / "z.bin.tmp-1")
     (workspace / "notes.txt").write_text("x")
     (workspace / "link").symlink_to(workspace)
+    (workspace / "b" / "cache" / "GPTDataset_indices").mkdir(parents=True)
     order = lambda *names: [document[0][0] for document in _read(merge(names, tmp).prefix)]  # noqa: E731
     for names, expected in [
         ([workspace], [1, 0, 2, 3]),
@@ -220,7 +221,7 @@ def test_a_folder_and_a_glob_stand_for_their_pairs_by_name(workspace):
         ([f"{workspace}/*.idx"], [1, 0, 2, 3]),
         ([f"{workspace}/*"], [1, 0, 2, 3]),
         ([f"{workspace}/c[[]*", workspace / "b.idx"], [3, 0]),
-        ([workspace / "c[2]"], [3]),
+        ([workspace / "c[2]", workspace / "b"], [3, 0]),
     ]:
         with tempfile.TemporaryDirectory() as name:
             tmp = Path(name) / "new"
@@ -334,7 +335,7 @@ def test_bad_requests(tmp_path):
     for make, said in [
         (lambda: merge([prefix], tmp_path / "in.bin"), "is one of the inputs"),
         (lambda: merge([prefix], tmp_path), "is a folder; name the pair in it"),
-        (lambda: merge([prefix], tmp_path / "old"), "is a folder"),
+        (lambda: merge([prefix], tmp_path / "old"), "Megatron's indices of a dataset"),
         (lambda: split(prefix, new), "one of --documents, --tokens and --fractions"),
         (lambda: split(prefix, new, documents=1, tokens=1), "one of --documents, --tokens and --fractions"),
         (lambda: split(prefix, new, documents=0), "--documents 0: expected at least 1"),
