@@ -76,10 +76,11 @@ def check_free(prefix: Path) -> None:
     for path in (bin_path(prefix), idx_path(prefix), pair_manifest(prefix)):
         if os.path.lexists(path):
             raise SpecError(f"{path} exists; choose another --output, or remove it first")
-    if _caches(prefix).exists():
+    caches = _caches(prefix)
+    if caches.exists():
         raise SpecError(
-            f"{_caches(prefix)} holds Megatron's indices of a dataset that lay here before, and Megatron would take them "
-            "for the new one's; choose another --output, or remove them first"
+            f"{caches} holds Megatron's indices of a dataset that lay here before, and Megatron would take them for "
+            "the new one's; choose another --output, or remove them first"
         )
 
 
