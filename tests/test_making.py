@@ -252,7 +252,7 @@ def test_a_copy_that_goes_wrong_is_found_without_a_manifest(pair, workspace, mon
 def test_what_no_training_could_use_is_not_made(pair, workspace):
     with bin_path(pair).open("r+b") as file:
         file.write(b"\xff\xff\xff\xff")
-    with pytest.raises(OutputError, match=r"new was not made, because it would be broken: id-negative: .*new\.bin"):
+    with pytest.raises(OutputError, match=r"new was not made, because it would be broken: id-negative: "):
         merge([pair], workspace / "new")
 
 

@@ -172,14 +172,14 @@ class Merger:
                 self.first_reject = self.first_reject or _describe(value)
                 file.write(json.dumps(value, ensure_ascii=False).encode() + b"\n")
 
-    def finish(self) -> AtomicFile:
-        """Make the ``.bin`` durable and write the index; returns the closed ``.idx`` for its size and checksum."""
+    def finish(self) -> tuple[int, str]:
+        """Make the ``.bin`` durable and write the index; returns size and checksum of the ``.idx``."""
         with explain(self._path, "finish"):
             os.fsync(self._bin.fileno())
             self._bin.close()  # network file systems report a failed write here
         with AtomicFile(idx_path(self._layout.merged_prefix)) as idx:
             self._index.write(idx, self._recipe.dtype)
-        return idx
+        return idx.num_bytes, idx.checksum
 
 
 def _describe(reject: dict[str, Any]) -> str:
