@@ -77,7 +77,9 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", ["merge", "sample", pytest.param("split", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "command", ["merge", *(pytest.param(name, marks=pytest.mark.slow) for name in ("split", "sample"))]
+)
 def test_a_power_failure_at_any_step(pair, workspace, command):
     """Nothing is complete that is not whole, and the same command works afterwards; if all is named, it is done."""
     make, prefixes = COMMANDS[command]
@@ -110,7 +112,9 @@ def test_a_power_failure_at_any_step(pair, workspace, command):
     assert seen >= {"open", "mkdir", "write", "fsync", "replace", "link"}
 
 
-@pytest.mark.parametrize("command", ["merge", "sample", pytest.param("split", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "command", ["merge", *(pytest.param(name, marks=pytest.mark.slow) for name in ("split", "sample"))]
+)
 def test_a_refusal_at_any_step_leaves_nothing(pair, workspace, command):
     """Or all, where there is another way: a copy without the kernel, a rename for a link."""
     make, prefixes = COMMANDS[command]
