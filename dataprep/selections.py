@@ -130,11 +130,10 @@ class Run:
 
 def _byte(index: Index, sequence: int) -> int:
     """Where a sequence begins, also the one behind the last."""
-    if sequence < len(index.sequence_pointers):
-        return int(index.sequence_pointers[sequence])
     if not sequence:
         return 0
-    return int(index.sequence_pointers[-1]) + int(index.sequence_lengths[-1]) * index.dtype.itemsize
+    pointer = int(index.read("sequence_pointers", sequence - 1, sequence)[0])
+    return pointer + int(index.read("sequence_lengths", sequence - 1, sequence)[0]) * index.dtype.itemsize
 
 
 def _copy_with_holes(source: int, target: int, start: int, stop: int) -> None:
