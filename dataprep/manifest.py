@@ -247,6 +247,8 @@ class Part(Model):
         num_documents: how many.
         recipe: index into the manifest's `recipes`, if the input had a manifest.
         provenance: the run lengths of the input that hold them; their documents are the input's.
+        drawn_from: where they are no run, but were drawn at random from so many documents of the input, in its order:
+            too many to be parts of their own. `start` counts what was drawn then, and nothing says where from.
     """
 
     prefix: str
@@ -254,6 +256,7 @@ class Part(Model):
     num_documents: int
     recipe: int | None = None
     provenance: tuple[Span, ...] = ()
+    drawn_from: int | None = None
 
 
 class PairManifest(Model):
@@ -293,7 +296,7 @@ class PairManifest(Model):
     def _common(self) -> Recipe | None:
         """A recipe whose tokenizer and policy are those of every part."""
         known = bool(self.recipes) and all(part.recipe is not None for part in self.parts)
-        same = len({json.dumps([r.tokenizer.identity, r.policy.to_json()], sort_keys=True) for r in self.recipes}) == 1
+        same = len({json.dumps(recipe.conventions, sort_keys=True) for recipe in self.recipes}) == 1
         return self.recipes[0] if known and same else None
 
     def locate(self, document: int) -> tuple[Recipe, Span, int] | None:

@@ -45,7 +45,7 @@ def trace(prefix: Path, manifest: Manifest | None, numbers: Sequence[int]) -> li
 
     Returns:
         For each: ``document``; ``source``, see `source_of`; ``input``, if the pair was made from others: the prefix it
-        was taken from, as it was named then, and its number there.
+        was taken from, as it was named then, and its number there, or None where it was drawn and nobody knows.
 
     Raises:
         SpecError: no manifest.
@@ -74,6 +74,7 @@ def _input(manifest: Manifest, number: int) -> dict[str, Any]:
         return {}
     for part in manifest.parts:
         if number < part.num_documents:
-            return {"input": {"prefix": part.prefix, "document": part.start + number}}
+            place = part.start + number if part.drawn_from is None else None
+            return {"input": {"prefix": part.prefix, "document": place}}
         number -= part.num_documents
     return {}

@@ -168,7 +168,7 @@ def document(value: dict[str, Any]) -> str:
 
 
 def sample(value: dict[str, Any]) -> Iterator[str]:
-    """What `dataprep.sample` gives: each piece below a line that says where it is from."""
+    """What `dataprep.training_sample` gives: each piece below a line that says where it is from."""
     for piece in value["pieces"]:
         first, last = piece["first_token"], piece["first_token"] + piece["num_tokens"] - 1
         whole = piece["num_tokens"] == piece["num_sequence_tokens"]
@@ -192,5 +192,6 @@ def where(value: dict[str, Any]) -> Iterator[str]:
     """What `dataprep.where` gives: a line for each document."""
     for entry in value["documents"]:
         from_ = entry.get("input")
-        taken = printable(f", from document {from_['document']} of {from_['prefix']}") if from_ else ""
+        which = f"document {from_['document']}" if from_ and from_["document"] is not None else "some document"
+        taken = printable(f", from {which} of {from_['prefix']}") if from_ else ""
         yield f"document {entry['document']}: {place(entry['source'])}{taken}"

@@ -163,7 +163,7 @@ def test_samples_of_a_broken_pair_lead_to_verify(make_pair, change):
 
 
 def test_a_sample_of_a_dataset_is_decoded(made):
-    value = dataprep.sample(made, 0, dataprep.Sampling(3, split="1"))
+    value = dataprep.training_sample(made, 0, dataprep.Sampling(3, split="1"))
 
     whole = [dataprep.decode(made, number) for number in range(4)]
     assert all(piece["text"] in whole[piece["document"]] for piece in value["pieces"])

@@ -146,6 +146,15 @@ class Recipe(Model):
         }
 
     @property
+    def conventions(self) -> dict[str, Any]:
+        """What documents have to have in common to be one training's: the tokenizer, and what is written around tokens.
+
+        Not the dtype, which is that of a pair, and of BOS what is written, however it was asked for.
+        """
+        policy = {key: value for key, value in self.policy.to_json().items() if key not in ("bos", "dtype")}
+        return {"tokenizer": self.tokenizer.identity, "bos": self.writes_bos, **policy}
+
+    @property
     def digest(self) -> str:
         """sha256 of the identity, 64 hex digits."""
         text = json.dumps(self.identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,267 @@
+"""Pairs that are made from pairs appear whole: private until they are proven, then all of them, or none.
+
+    <NEW>.tmp-<owner>/        locked while its maker lives
+      lock
+      <NEW>.bin .idx          written, then proven
+      <NEW>.manifest.json     written last; then all three are linked to their names, and the folder goes
+
+A final name is a link to what lies in the folder, so that the next run can tell what a dead one had already named, and
+takes it back. A file system without hard links is given renames instead: there, a process that dies between the first
+and the last of them leaves names behind that somebody has to remove.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import secrets
+import shutil
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from dataprep.errors import OutputError, SpecError
+from dataprep.indexed import bin_path, idx_path
+from dataprep.layout import pair_manifest
+from dataprep.manifest import PairFiles, Prefix
+from dataprep.selections import stretches
+from dataprep.stages.verify import verify
+from dataprep.storage import MARK, existing, explain, hold, make_folder, sync_folder, write_json
+from dataprep.watcher import Progress, Silent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dataprep.manifest import PairManifest
+    from dataprep.stages.verify import Report
+    from dataprep.storage import AtomicFile
+    from dataprep.watcher import Watcher
+
+LOCK = "lock"
+
+
+def output_prefix(text: str | Path) -> Path:
+    """The prefix that a person wants a new pair to have; the name of one of its files means the same.
+
+    What a maker that died has left there goes first: it would pass for a pair of somebody.
+
+    Raises:
+        SpecError: it names a folder.
+        BusyError: another process makes pairs of this name.
+    """
+    path = Path(text)
+    if path.suffix in (".bin", ".idx"):
+        path = path.with_suffix("")
+    if not path.name or (path.is_dir() and not _caches(path).exists()):
+        raise SpecError(f"--output {text} is a folder; name the pair in it, as in {path / 'merged'}")
+    _clear_others(path)
+    return path
+
+
+def _clear_others(name: Path, own: Path | None = None) -> None:
+    for folder in sorted(name.parent.glob(f"{glob.escape(name.name)}{MARK}*")):
+        if folder.is_dir() and folder != own:
+            with hold(folder / LOCK):
+                _take_back(folder)
+
+
+def check_free(prefix: Path) -> None:
+    """Make sure that nothing has the names of a pair, and that Megatron has no indices of one that had them.
+
+    Raises:
+        SpecError: something has.
+    """
+    for path in (bin_path(prefix), idx_path(prefix), pair_manifest(prefix)):
+        if os.path.lexists(path):
+            raise SpecError(f"{path} exists; choose another --output, or remove it first")
+    caches = _caches(prefix)
+    if caches.exists():
+        raise SpecError(
+            f"{caches} holds Megatron's indices of a dataset that lay here before, and Megatron would take them for "
+            "the new one's; choose another --output, or remove them first"
+        )
+
+
+def _caches(prefix: Path) -> Path:
+    """Where Megatron keeps its indices of a pair unless it is told otherwise, in a folder named like the prefix.
+
+    Source: megatron-core 0.16.1, gpt_dataset.py, `_build_document_sample_shuffle_indices`.
+    """
+    return prefix / "cache" / "GPTDataset_indices"
+
+
+def entry_of(name: str, dtype: Literal["uint16", "int32"], report: Report, idx: AtomicFile) -> Prefix:
+    """What a manifest says of a pair that was just written and read back.
+
+    Args:
+        name: of the prefix, without its folder.
+        dtype: of the tokens.
+        report: of the verification, at level ``tokens``.
+        idx: the index as it was written.
+    """
+    assert report.bin_checksum is not None
+    return Prefix(
+        name=name,
+        num_documents=report.num_documents,
+        num_sequences=report.num_sequences,
+        num_tokens=report.num_tokens,
+        dtype=dtype,
+        files=PairFiles(
+            bin_bytes=report.num_tokens * (2 if dtype == "uint16" else 4),
+            bin_checksum=report.bin_checksum,
+            idx_bytes=idx.num_bytes,
+            idx_checksum=idx.checksum,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A stretch of a new ``.bin``: the prefix it is from, its size, and the checksum it must have."""
+
+    source: Path
+    num_bytes: int
+    checksum: str
+
+
+class Outputs:
+    """Pairs in the making, in one folder. Use as a context manager: what is not published is removed.
+
+    Args:
+        name: what the user calls them: the prefix of one, or what the prefixes of several begin with.
+        num_bytes: that they will take on the disk, all together.
+
+    Raises:
+        BusyError: another process makes pairs of this name.
+        OutputError: there is not enough room, or the file system refuses.
+    """
+
+    def __init__(self, name: Path, num_bytes: int) -> None:
+        self._name, self._num_bytes = name, num_bytes
+        self._parent = name.parent
+        self._folder = name.with_name(f"{name.name}{MARK}{os.getpid()}-{secrets.token_hex(4)}")
+        self._published = False
+
+    def __enter__(self) -> Self:
+        make_folder(self._parent)
+        with contextlib.ExitStack() as stack:
+            with explain(self._folder, "create the folder"):
+                self._folder.mkdir()
+            stack.callback(self._discard)
+            stack.enter_context(hold(self._folder / LOCK))
+            _clear_others(self._name, self._folder)
+            self._check_room()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _check_room(self) -> None:
+        usage = shutil.disk_usage(existing(self._parent))
+        if usage.total and usage.free < self._num_bytes:  # some network mounts know no sizes
+            raise OutputError(
+                f"{self._parent}: {self._num_bytes:,} bytes are needed, {usage.free:,} are free; make room, or choose "
+                "another --output"
+            )
+
+    def private(self, prefix: Path) -> Path:
+        """Where a pair is made."""
+        return self._folder / prefix.name
+
+    def prove(self, prefix: Path, parts: Sequence[Copied], watcher: Watcher) -> Report:
+        """Read back what was written.
+
+        Args:
+            prefix: the pair's final one.
+            parts: what the ``.bin`` is made of, in its order.
+            watcher: is told of the bytes read.
+
+        Raises:
+            OutputError: it is not what was to be written, or no training could use it.
+        """
+        private = self.private(prefix)
+        ends = list(accumulate(part.num_bytes for part in parts))
+        expected = [part.checksum for part in parts]
+        told = list(zip(ends, expected, strict=True))
+        report = verify(
+            private, level="tokens", parts=told, progress=lambda count: watcher(Progress(source_bytes=count))
+        )
+        if report.ok:
+            return report
+        found, _ = stretches(private, ends, Silent())
+        wrong = [part.source for part, checksum in zip(parts, found, strict=True) if part.checksum != checksum]
+        if wrong:
+            names = ", ".join(map(str, wrong[:5])) + (f" and {len(wrong) - 5:,} more" if wrong[5:] else "")
+            raise OutputError(
+                f"{prefix} was not made: what was copied of {names} has another checksum than is known of it. Look for "
+                f"the damage with: dataprep verify {wrong[0]}"
+            )
+        what = next(problem for problem in report.problems if problem.severity == "error")
+        text = what.message.replace(str(self._folder), str(self._parent))
+        raise OutputError(f"{prefix} was not made, because it would be broken: {what.code}: {text}")
+
+    def verification(self, prefix: Path, report: Report) -> dict[str, Any]:
+        """The report as JSON, in which the pair has its final name."""
+        value: dict[str, Any] = _renamed(report.to_json(), str(self.private(prefix)), prefix.name)
+        return value
+
+    def describe(self, prefix: Path, manifest: PairManifest) -> None:
+        """Write the manifest of a pair, still in private."""
+        write_json(pair_manifest(self.private(prefix)), manifest.to_json())
+
+    def publish(self, prefixes: Sequence[Path]) -> None:
+        """Give all files their names, the manifests last.
+
+        Raises:
+            OutputError: a name was taken meanwhile, or the file system refuses; none has its name then.
+        """
+        for place in (bin_path, idx_path, pair_manifest):
+            for prefix in prefixes:
+                _name(place(self.private(prefix)), place(prefix))
+        with explain(self._parent, "finish"):
+            sync_folder(self._parent)
+        self._published = True
+
+    def _discard(self) -> None:
+        """Remove the folder, and names that were given already. Never raises: it follows an error that says more."""
+        with contextlib.suppress(OSError):
+            if self._published:
+                shutil.rmtree(self._folder)
+            else:
+                _take_back(self._folder, whole=True)
+
+
+def _renamed(value: Any, old: str, new: str) -> Any:
+    """A JSON value with a name for another in all of its texts."""
+    if isinstance(value, str):
+        return value.replace(old, new)
+    if isinstance(value, list):
+        return [_renamed(each, old, new) for each in value]
+    return {key: _renamed(each, old, new) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+def _name(private: Path, path: Path) -> None:
+    with explain(path, "create"):
+        try:
+            os.link(private, path)
+        except FileExistsError:
+            raise OutputError(f"{path} was made by somebody else meanwhile; choose another --output") from None
+        except OSError:  # no hard links here
+            if os.path.lexists(path):
+                raise OutputError(f"{path} was made by somebody else meanwhile; choose another --output") from None
+            os.rename(private, path)
+
+
+def _take_back(folder: Path, whole: bool = False) -> None:
+    """Remove the folder of a maker that is gone, and the names it gave; if it gave all of them, only if `whole`."""
+    with explain(folder, "clear"):
+        files = [path for path in sorted(folder.iterdir()) if path.name != LOCK and MARK not in path.name]
+        names = [folder.with_name(path.name) for path in files]
+        given = [name for path, name in zip(files, names, strict=True) if name.exists() and name.samefile(path)]
+        if whole or len(given) < len(files):
+            for name in reversed(given):
+                name.unlink()
+        shutil.rmtree(folder)
