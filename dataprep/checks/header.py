@@ -104,7 +104,7 @@ def _read(path: Path, report: Report) -> Header | None:
     """The header, if this is an index."""
     with path.open("rb") as file:
         head = file.read(HEADER.size)
-    kind = foreign(head)
+    kind = None if MAGIC.startswith(head[: len(MAGIC)]) else foreign(head)
     if kind is not None:
         report.add("format-foreign", Place(str(path), 0), f"expected a Megatron index, found {kind}")
         return None

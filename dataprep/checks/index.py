@@ -176,7 +176,7 @@ def _check_pointers(sound: Sound, lengths: Lengths, size: int | None, num_filled
             "dtype-width",
             Place(str(index.path), 17),
             f"the dtype code says {index.dtype.name}, pointers and the size of the .bin fit items of {width} bytes: "
-            f"the code should be {name}",
+            f"the code should be {name}, unless all lengths are wrong by the same factor",
         )
         return False
     slack = size - expected if size is not None else 0
@@ -202,13 +202,17 @@ def _add_size(sound: Sound, sizes: tuple[int, int], num_filled: int, report: Rep
     """Name what is wrong with the size of the ``.bin``, found and expected."""
     size, expected = sizes
     item_size = sound.index.dtype.itemsize
-    path = bin_path(sound.prefix)
-    message = f"expected {expected} bytes for {expected // item_size} tokens of {item_size} bytes, found {size}"
-    if size < expected:
+    path, total = bin_path(sound.prefix), expected // item_size
+    message = f"expected {expected} bytes for {total} tokens of {item_size} bytes, found {size}"
+    width = next((width for width in (1, 2, 4, 8) if total * width == size), None)
+    if width is not None:
+        message = f"{message}, which {total} tokens of {width} bytes have: it is of another run than the .idx"
+    elif size < expected:
         with path.open("rb") as file:
             kind = foreign(file.read(HEADER.size))
-        cause = f"it is {kind}" if kind else "it was cut off, or the .idx is of a longer run"
-        report.add("bin-size", Place(str(path), byte=size), f"{message}: {cause}")
+        message = f"{message}: it {f'is {kind}' if kind else 'was cut off, or the .idx is of a longer run'}"
+    if size < expected:
+        report.add("bin-size", Place(str(path), byte=size), message)
         return
     place = Place(str(path), byte=expected)
     eod = None
@@ -222,4 +226,5 @@ def _add_size(sound: Sound, sizes: tuple[int, int], num_filled: int, report: Rep
             "Megatron-DeepSpeed's preprocess_data.py does",
         )
     else:
-        report.add("bin-tail", place, f"{message}: the .idx is of a shorter run, or what follows was appended")
+        cause = "" if width is not None else ": the .idx is of a shorter run, or what follows was appended"
+        report.add("bin-tail", place, f"{message}{cause}")
