@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dataprep.checks.documents import PIECE, Documents
+from dataprep.errors import FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -121,10 +122,17 @@ def eods_uncounted(path: Path, index: Index, by_sequence: bool) -> int | None:
     if len(some) == len(index.sequence_lengths):
         ends.append(stop)
     with path.open("rb") as file:
-        found = {read_token(file.fileno(), end + i, index.dtype) for i, end in enumerate(ends[:PEEKS])}
+        found = {int(read_tokens(file.fileno(), end + i, 1, index.dtype)[0]) for i, end in enumerate(ends[:PEEKS])}
     return found.pop() if len(found) == 1 and len(ends) > 1 else None
 
 
-def read_token(fd: int, number: int, dtype: np.dtype[Any]) -> int:
-    """One token of an open ``.bin``."""
-    return int(np.frombuffer(os.pread(fd, dtype.itemsize, number * dtype.itemsize), dtype)[0])
+def read_tokens(fd: int, number: int, count: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Some tokens of an open ``.bin``.
+
+    Raises:
+        FormatError: it has become shorter.
+    """
+    data = os.pread(fd, count * dtype.itemsize, number * dtype.itemsize)
+    if len(data) < count * dtype.itemsize:
+        raise FormatError(f"the .bin ends before token {number + count}, and had it a moment ago")
+    return np.frombuffer(data, dtype)

@@ -63,9 +63,9 @@ def learn(expect: Expected, manifest: Manifest | None) -> Known:
         is_certain = eod is not None
     if eod is None and tokenizer is not None:
         eod = tokenizer.eod_id
-    if vocab_size is not None and eod is not None and eod >= vocab_size:
+    if vocab_size is not None and expect.eod_id is not None and expect.eod_id >= vocab_size:
         raise SpecError(
-            f"the EOD {eod} is no id of a vocabulary of {vocab_size}; say --vocab-size and --eod of one tokenizer"
+            f"the EOD {eod} is no id of a vocabulary of {vocab_size}; give --eod and --vocab-size of one kind"
         )
     bos = tokenizer.bos_id if tokenizer else None
     return Known(
@@ -85,18 +85,18 @@ def check_tokenizer(prefix: Path, expect: Expected, manifest: Manifest | None, r
     if mine is None or theirs is None:
         return
     facts = [("vocabulary", "vocab_size"), ("EOD", "eod_id"), ("BOS", "bos_id")]
-    other = [(name, getattr(mine, key), getattr(theirs, key)) for name, key in facts]
-    other = [(name, *values) for name, *values in other if values[0] != values[1]]
+    other = [
+        f"{name} {getattr(mine, key)}, not {getattr(theirs, key)}"
+        for name, key in facts
+        if getattr(mine, key) != getattr(theirs, key)
+    ]
     changed = sorted(name for name, sha in theirs.files.items() if mine.files.get(name, sha) != sha)
     place = Place(str(prefix))
     if other:
-        differ = "; ".join(f"{name} {found}, expected {expected}" for name, expected, found in other)
-        report.add("tokenizer-other", place, f"the pair was made with {mine.name}, not with {theirs.name}: {differ}")
+        report.add("tokenizer-other", place, f"made with {mine.name}, not with {theirs.name}: {'; '.join(other)}")
     elif changed:
         files = " and ".join(changed)
-        report.add(
-            "tokenizer-files", place, f"the pair was made with another {files}: {_short(mine)}, not {_short(theirs)}"
-        )
+        report.add("tokenizer-files", place, f"made with another {files}: {_short(mine)}, not {_short(theirs)}")
 
 
 def _short(tokenizer: TokenizerIdentity) -> str:

@@ -63,7 +63,7 @@ def check_split(sound: Sound, split: str | None, seq_length: int | None, report:
         seq_length: tokens of a sample; None: not looked at.
         report: where to.
     """
-    index, split = sound.index, split or DEFAULT
+    index, split = sound.index, DEFAULT if split is None else split
     place = Place(str(index.path))
     for name, part in zip(NAMES, ranges(split, len(index.sequence_lengths)), strict=True):
         if part is None:

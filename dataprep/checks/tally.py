@@ -143,7 +143,7 @@ class Tally:
                 if int(np.count_nonzero(found)) == known.total():  # as nearly always: nowhere else
                     self.counts.update(known)
                 else:
-                    self._marked(np.flatnonzero(found), ids, block, looked.eod)
+                    self._marked(ids, found, block, looked.eod)
 
     def _outside(self, ids: npt.NDArray[Any], first: int, ceiling: int, looked: Looked) -> None:
         """Count negative ids, and those from the limit on."""
@@ -199,15 +199,18 @@ class Tally:
         inside = good[1:] if block.head and len(starts) and not starts[0] else good
         return int(np.count_nonzero(inside)), begins
 
-    def _marked(self, places: npt.NDArray[Any], ids: npt.NDArray[Any], block: Block, eod: int | None) -> None:
+    def _marked(self, ids: npt.NDArray[Any], found: npt.NDArray[np.bool_], block: Block, eod: int | None) -> None:
         """Count marked ids one by one, and find the first EOD that ends no document."""
-        values, times = np.unique(ids[places], return_counts=True)
-        self.counts.update(dict(zip(values.tolist(), times.tolist(), strict=True)))
+        values = ids[found]
+        low = int(values.min()) if len(values) else 0
+        for above, number in enumerate(np.bincount(values - low).tolist()):
+            self.counts[low + above] += number
         if eod is not None and self.first_inside == NEVER:
-            stray = np.setdiff1d(places[ids[places] == eod], block.starts - block.first - 1)
-            stray = stray[stray < len(ids) - 1]  # the last one may end a document, which the next block knows
-            if len(stray):
-                self.first_inside = block.first + int(stray[0])
+            stray = ids == eod
+            stray[block.starts[block.starts > block.first] - block.first - 1] = False
+            stray[-1] = False  # it may end a document, which the next block knows
+            if stray.any():
+                self.first_inside = block.first + int(stray.argmax())
 
 
 def _within(

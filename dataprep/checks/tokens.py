@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dataprep.checks.causes import PEEKS, read_token
+from dataprep.checks.causes import PEEKS, read_tokens
 from dataprep.checks.documents import PIECE, Documents
 from dataprep.checks.ends import Likely, check_begins, check_ends, check_specials, place_of
 from dataprep.checks.known import BAND, MAX_VOCABULARY
@@ -51,7 +50,7 @@ def check_tokens(
         FormatError: a file became shorter meanwhile.
     """
     path, index = bin_path(sound.prefix), sound.index
-    likely = _sample(path, sound)
+    likely = _sample(path, sound, report.num_tokens)
     eod = known.eod if known.eod is not None else None if known.has_none else likely.eod
     bos = known.bos if known.bos is not None else likely.bos
     limit = known.vocab_size or MAX_VOCABULARY
@@ -73,19 +72,19 @@ def check_tokens(
         report.add("zero-block", place_of(sound, tally.first_zero // index.dtype.itemsize), message)
 
 
-def _sample(path: Path, sound: Sound) -> Likely:
+def _sample(path: Path, sound: Sound, num_tokens: int) -> Likely:
     """Look at some documents, spread over the first 131,072 of them, and at the first tokens of the file."""
     index = sound.index
     some = index.read("sequence_lengths", 0, PIECE)
     starts = Documents(index, sound.by_sequence).take(int(some.sum(dtype=np.int64)))
     chosen = starts[np.linspace(0, len(starts) - 1, min(len(starts), PEEKS)).astype(np.int64)].tolist()
     with path.open("rb") as file:
-        begins = [read_token(file.fileno(), start, index.dtype) for start in chosen]
-        ends = [read_token(file.fileno(), start - 1, index.dtype) for start in chosen if start]
+        fd = file.fileno()
+        begins = [int(read_tokens(fd, start, 1, index.dtype)[0]) for start in chosen]
+        ends = [int(read_tokens(fd, start - 1, 1, index.dtype)[0]) for start in chosen if start]
         if len(some) == len(index.sequence_lengths):
-            last = os.stat(path).st_size // index.dtype.itemsize - 1
-            ends.append(read_token(file.fileno(), last, index.dtype))
-        first = np.frombuffer(os.pread(file.fileno(), 1 << 18, 0), index.dtype)
+            ends.append(int(read_tokens(fd, num_tokens - 1, 1, index.dtype)[0]))
+        first = read_tokens(fd, 0, min(num_tokens, 1 << 16), index.dtype)
     eod, eod_share = _most(ends)
     return Likely(eod, _most(begins)[0], eod_share, int(first.max()))
 

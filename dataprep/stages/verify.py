@@ -23,7 +23,7 @@ from dataprep.checks.index import check_index
 from dataprep.checks.known import check_dtype, check_tokenizer, learn
 from dataprep.checks.report import LEVELS, Expected, Place, Report
 from dataprep.checks.scan import THREADS
-from dataprep.checks.splits import DEFAULT, check_split, ranges
+from dataprep.checks.splits import check_split, ranges
 from dataprep.checks.tokens import check_tokens
 from dataprep.errors import Cancelled, DataprepError, EncodeError, FormatError, SourceError, SpecError
 from dataprep.indexed import IndexedDataset, bin_path, idx_path
@@ -73,7 +73,8 @@ def verify(
         raise SpecError(f"--level source needs the manifest that dataprep writes, and there is none for {path}")
     known = learn(expect, manifest)
     cache_folders(path, expect.cache)
-    ranges(expect.split or DEFAULT, 1)
+    if expect.split is not None:
+        ranges(expect.split, 1)
     report.vocab_size = known.vocab_size
     check_tokenizer(path, expect, manifest, report)
     with _noting(path, report):
