@@ -3,7 +3,7 @@
     run            build a dataset: list, tokenize, merge, verify, publish
     plan           what `run` would do
     download       fetch a corpus, for any tokenizer
-    verify         prove a .bin/.idx pair
+    verify         prove a .bin/.idx pair, for what a training expects of it (`Expected`)
     open_dataset   read one: ``len(ds)``, ``ds[i]``, ``ds.lengths``; numpy only
     inspect        counts, lengths, frequent tokens, repeated documents
     decode         one document as text
@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dataprep.checks.report import Expected
     from dataprep.excerpts import decode, sample, where
     from dataprep.fetching import download
     from dataprep.indexed import IndexedDataset as open_dataset
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
     from dataprep.stages.verify import verify
 
 __version__ = "0.1.0"
-__all__ = ["Sampling", "decode", "download", "inspect", "open_dataset", "plan", "run", "sample", "verify", "where"]
+__all__ = ["Expected", "Sampling", "decode", "download", "inspect", "open_dataset", "plan", "run", "sample", "verify", "where"]
 
 _HOMES = {
+    "Expected": ("dataprep.checks.report", "Expected"),
     "Sampling": ("dataprep.samples", "Sampling"),
     "decode": ("dataprep.excerpts", "decode"),
     "download": ("dataprep.fetching", "download"),

@@ -36,7 +36,8 @@ class Known:
         has_none: the manifest says that documents end with no EOD.
         keeps_empty: the manifest says that empty documents were kept.
         bos: the id that begins documents, if they begin with one.
-        specials: all special ids.
+        specials: the special ids that are known.
+        has_tokenizer: all that may begin a document is among them.
     """
 
     vocab_size: int | None = None
@@ -46,6 +47,7 @@ class Known:
     keeps_empty: bool = False
     bos: int | None = None
     specials: frozenset[int] = frozenset()
+    has_tokenizer: bool = False
 
 
 def learn(expect: Expected, manifest: Manifest | None) -> Known:
@@ -76,6 +78,7 @@ def learn(expect: Expected, manifest: Manifest | None) -> Known:
         keeps_empty=policy is not None and policy.empty == "keep",
         bos=bos if bos != eod else None,
         specials=frozenset([*expect.special_ids, *(id_ for id_ in (bos, eod) if id_ is not None)]),
+        has_tokenizer=tokenizer is not None,
     )
 
 
@@ -84,12 +87,9 @@ def check_tokenizer(prefix: Path, expect: Expected, manifest: Manifest | None, r
     mine, theirs = manifest.tokenizer if manifest else None, expect.tokenizer
     if mine is None or theirs is None:
         return
-    facts = [("vocabulary", "vocab_size"), ("EOD", "eod_id"), ("BOS", "bos_id")]
-    other = [
-        f"{name} {getattr(mine, key)}, not {getattr(theirs, key)}"
-        for name, key in facts
-        if getattr(mine, key) != getattr(theirs, key)
-    ]
+    facts = [("vocabulary", mine.vocab_size, theirs.vocab_size), ("EOD", mine.eod_id, theirs.eod_id)]
+    facts.append(("BOS", mine.bos_id, theirs.bos_id))
+    other = [f"{name} {a}, not {b}" for name, a, b in facts if a != b and a is not None and b is not None]
     changed = sorted(name for name, sha in theirs.files.items() if mine.files.get(name, sha) != sha)
     place = Place(str(prefix))
     if other:

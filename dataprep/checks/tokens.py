@@ -52,7 +52,9 @@ def check_tokens(
     path, index = bin_path(sound.prefix), sound.index
     likely = _sample(path, sound, report.num_tokens)
     eod = known.eod if known.eod is not None else None if known.has_none else likely.eod
-    bos = known.bos if known.bos is not None else likely.bos
+    bos = known.bos
+    if bos is None and (not known.has_tokenizer or likely.bos in known.specials):
+        bos = likely.bos
     limit = known.vocab_size or MAX_VOCABULARY
     marks = _ranges(known.specials | ({eod} if eod is not None else set()))
     looked = Looked(index.dtype, eod, bos, marks, limit, bool(marks) and likely.largest <= marks[-1][1] < limit)
