@@ -198,7 +198,7 @@ def _build(request: Request, watcher: Watcher) -> Result:
                 audit_rate=request.runtime.audit_rate,
                 audited_documents=merger.counts.num_audited,
             ),
-            verification={**report.to_json(), "prefix": layout.stem},
+            verification=report.named(layout.stem).to_json(),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             wall_seconds=time.monotonic() - start,
             cpu_seconds=_cpu_seconds() - cpu,

@@ -315,6 +315,15 @@ def test_the_band_where_megatrons_writer_and_reader_disagree(tmp_path, code, voc
     assert found == expected[code]
 
 
+def test_a_report_can_speak_of_the_pair_by_another_name(pair):
+    patch(idx(pair), POINTERS + 8, struct.pack("<q", 13))
+    report = verify(pair, "index").named("new name")
+
+    (problem,) = report.problems
+    assert (report.prefix, problem.place.file) == ("new name", "new name.idx")
+    assert str(pair.parent) not in json.dumps(report.to_json())
+
+
 @pytest.mark.parametrize("expect", [{"eod_id": 50, "vocab_size": 50}, {"split": "x"}, {"cache": Path("/nowhere")}])
 def test_what_contradicts_itself_is_a_bad_request(pair, expect):
     with pytest.raises(SpecError):

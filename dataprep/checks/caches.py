@@ -57,13 +57,13 @@ class BadCache:
     message: str
 
 
-def check_caches(prefix: Path, index: Index, cache: Path | None, report: Report) -> None:
+def check_caches(prefix: Path, index: Index, cache: str | Path | None, report: Report) -> None:
     """Note the caches of this pair that do not fit it. See `bad_caches`."""
     for bad in bad_caches(prefix, index, cache):
         report.add(bad.code, Place(str(bad.files[0])), bad.message)
 
 
-def bad_caches(prefix: Path, index: Index, cache: Path | None = None) -> list[BadCache]:
+def bad_caches(prefix: Path, index: Index, cache: str | Path | None = None) -> list[BadCache]:
     """The caches of a pair that are stale or damaged, with all files of each: what may be deleted.
 
     Args:
@@ -85,16 +85,16 @@ def bad_caches(prefix: Path, index: Index, cache: Path | None = None) -> list[Ba
     return found
 
 
-def cache_folders(prefix: Path, cache: Path | None) -> list[Path]:
+def cache_folders(prefix: Path, cache: str | Path | None) -> list[Path]:
     """Where caches of a pair may lie.
 
     Raises:
         SpecError: `cache` is no folder.
     """
-    if cache is not None and not cache.is_dir():
+    if cache is not None and not Path(cache).is_dir():
         raise SpecError(f"--cache {cache}: there is no such folder")
     own = sorted(path for path in (prefix / "cache").glob("*_indices") if path.is_dir())
-    return list(dict.fromkeys([*own, *([cache] if cache else [])]))
+    return list(dict.fromkeys([*own, *([] if cache is None else [Path(cache)])]))
 
 
 @lru_cache(maxsize=8)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Guess = Callable[["Piece"], npt.NDArray[Any]]
 
-PEEKS = 1000
+PEEKS = 200
 """Documents looked at, one read each, where a guess has to be confirmed."""
 
 

@@ -33,10 +33,14 @@ def check_claims(prefix: Path, manifest: Manifest, report: Report) -> None:
         (bin_path(prefix), claim.files.bin_bytes, claim.files.bin_checksum, report.bin_checksum),
         (idx_path(prefix), claim.files.idx_bytes, claim.files.idx_checksum, None),
     ):
-        if path.is_file() and path.stat().st_size != size:
+        if not path.is_file():
+            continue
+        if path.stat().st_size != size:
             _add(report, path, f"expected {size} bytes, found {path.stat().st_size}")
-        elif path.is_file() and report.level != "index" and (found or checksum(path)) != claimed:
-            _add(report, path, f"expected the checksum {claimed}, found {found or checksum(path)}")
+        elif report.level != "index":
+            found = found or checksum(path)
+            if found != claimed:
+                _add(report, path, f"expected the checksum {claimed}, found {found}")
 
 
 def _check_counts(prefix: Path, claim: Prefix, report: Report) -> None:

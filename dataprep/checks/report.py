@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dataprep.checks.rules import RULES
@@ -41,7 +41,7 @@ class Expected:
     eod_id: int | None = None
     split: str | None = None
     seq_length: int | None = None
-    cache: Path | None = None
+    cache: str | Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +157,20 @@ class Report:
         values = {key: value for key, value in vars(self).items() if key != "problems"}
         problems = [problem.to_json() for problem in self.problems]
         return {**values, "schema_version": SCHEMA, "ok": self.ok, "problems": problems}
+
+    def named(self, name: str) -> Report:
+        """The same report of a pair that will have another name: what a manifest keeps."""
+
+        def renamed(text: str) -> str:
+            return text.replace(self.prefix, name)
+
+        problems = [
+            replace(
+                problem,
+                place=replace(problem.place, file=renamed(problem.place.file)),
+                message=renamed(problem.message),
+                fix=renamed(problem.fix),
+            )
+            for problem in self.problems
+        ]
+        return replace(self, prefix=name, problems=problems)

@@ -60,6 +60,7 @@ class Block:
     Attributes:
         data: uint8, `head` bytes of the block before and the block; `head` is `HEAD`, 0 for the first block.
         first: number of its first token.
+        itemsize: bytes of a token.
         starts: the first tokens of documents in it.
         is_last: of the file.
     """
@@ -149,13 +150,13 @@ class Tally:
         """Count negative ids, and those from the limit on."""
         negative = ids >= ceiling if ceiling <= np.iinfo(ids.dtype).max else np.zeros(len(ids), np.bool_)
         over = (ids >= min(looked.limit, ceiling)) & ~negative
-        for name, found in (("negative", negative), ("over", over)):
-            number = int(np.count_nonzero(found))
-            if number:
-                setattr(self, f"num_{name}", getattr(self, f"num_{name}") + number)
-                setattr(self, f"first_{name}", min(getattr(self, f"first_{name}"), first + int(found.argmax())))
+        self.num_negative += int(np.count_nonzero(negative))
+        self.num_over += int(np.count_nonzero(over))
         if negative.any():
+            self.first_negative = min(self.first_negative, first + int(negative.argmax()))
             self.smallest = min(self.smallest, int(ids.view(looked.dtype).min()))
+        if over.any():
+            self.first_over = min(self.first_over, first + int(over.argmax()))
         self.largest = max(self.largest, int(ids[~negative].max(initial=0)))
 
     def _zeros(self, block: Block) -> None:
@@ -173,31 +174,30 @@ class Tally:
             self.num_zero_bytes += int((stops - np.maximum(starts, block.head)).clip(0).sum())
 
     def _documents(self, block: Block, looked: Looked) -> tuple[int, int]:
-        """Look at the tokens around where documents meet; how many in this block end with EOD, begin with BOS."""
-        width = looked.dtype.itemsize
+        """Look at the tokens around where documents meet.
+
+        A document is counted where the next one begins: its end may be the last token of the block before.
+
+        Returns:
+            How many EODs at ends, and BOSes at beginnings, lie in this block itself.
+        """
         starts = block.starts - block.first
-        if looked.bos is None and looked.eod is None:
-            return 0, 0
-        ids = block.data[block.head :].view(looked.dtype)
-        begins = int(np.count_nonzero(ids[starts] == looked.bos)) if looked.bos is not None else 0
-        self.num_begins += begins
+        begins = 0
+        if looked.bos is not None:
+            begins = int(np.count_nonzero(block.data[block.head :].view(looked.dtype)[starts] == looked.bos))
+            self.num_begins += begins
         if looked.eod is None:
             return 0, begins
-        if block.head:
-            before, offset = block.data[block.head - width :].view(looked.dtype), block.first
-        else:
-            before, offset, starts = ids, 1, starts[1:] - 1
-        good = before[starts] == looked.eod
+        lookback = block.head // block.itemsize
+        ids, ends = block.data.view(looked.dtype), starts + lookback - 1
+        ends = ends[ends >= 0]  # nothing ends where the file begins
+        if block.is_last:
+            ends = np.append(ends, len(ids) - 1)
+        good = ids[ends] == looked.eod
         self.num_ends += int(np.count_nonzero(good))
         if not good.all():
-            self.first_missing = min(self.first_missing, offset - 1 + int(starts[good.argmin()]))
-        if block.is_last:
-            if ids[-1] == looked.eod:
-                self.num_ends += 1
-            else:
-                self.first_missing = min(self.first_missing, block.first + len(ids) - 1)
-        inside = good[1:] if block.head and len(starts) and not starts[0] else good
-        return int(np.count_nonzero(inside)), begins
+            self.first_missing = min(self.first_missing, block.first - lookback + int(ends[good.argmin()]))
+        return int(np.count_nonzero(good[ends >= lookback])), begins
 
     def _marked(self, ids: npt.NDArray[Any], found: npt.NDArray[np.bool_], block: Block, eod: int | None) -> None:
         """Count marked ids one by one, and find the first EOD that ends no document."""
