@@ -30,7 +30,19 @@ if TYPE_CHECKING:
     from dataprep.stages.verify import verify
 
 __version__ = "0.1.0"
-__all__ = ["Expected", "Sampling", "decode", "download", "inspect", "open_dataset", "plan", "run", "sample", "verify", "where"]
+__all__ = [
+    "Expected",
+    "Sampling",
+    "decode",
+    "download",
+    "inspect",
+    "open_dataset",
+    "plan",
+    "run",
+    "sample",
+    "verify",
+    "where",
+]
 
 _HOMES = {
     "Expected": ("dataprep.checks.report", "Expected"),

@@ -179,8 +179,7 @@ def _build(request: Request, watcher: Watcher) -> Result:
         told = lambda n: watcher(Progress(source_bytes=n))  # noqa: E731
         report = verify(layout.merged_prefix, parts=merger.parts, progress=told)
         if not report.ok:
-            first = next(problem for problem in report.problems if problem.severity == "error")
-            raise OutputError(f"the merged files are not what was written: {first}; run again")
+            raise OutputError(f"the merged files are not what was written: {report.errors[0]}; run again")
         manifest = DatasetManifest(
             dataprep_version=dataprep.__version__,
             recipe_digest=request.digest,

@@ -10,9 +10,9 @@ import pytest
 from dataprep.batches import TokenBatch
 from dataprep.checks.caches import bad_caches
 from dataprep.checks.report import Expected
-from dataprep.checks.splits import ranges
 from dataprep.errors import SpecError
 from dataprep.indexed import Index, IndexedWriter, idx_path
+from dataprep.samples import split_ranges
 from dataprep.stages.verify import verify
 
 SEQ = 16
@@ -30,7 +30,7 @@ def write(prefix, lengths):
 def build(folder, prefix, lengths, **options):
     """A cache as Megatron builds it, for three epochs; after notes of its numpy and C++ code, not a copy."""
     values = {"split": "90,10", "index_split": "train", "name": "0123", "path": str(prefix), "extra": 1, **options}
-    part = ranges(values["split"], len(lengths))[("train", "valid", "test").index(values["index_split"])]
+    part = split_ranges(values["split"], len(lengths))[values["index_split"]]
     matrix = [[0, 0.9], [0.9, 1.0], None] if values["split"] == "90,10" else [[0, 1.0], None, None]
     order = np.tile(np.arange(*part, dtype=np.int32), 3)
     np.random.RandomState(1).shuffle(order)  # Megatron's generator

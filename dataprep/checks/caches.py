@@ -27,9 +27,9 @@ import numpy as np
 from dataprep.checks.documents import PIECE
 from dataprep.checks.npy import NpyArray, open_npy
 from dataprep.checks.report import Place
-from dataprep.checks.splits import NAMES
 from dataprep.errors import SpecError
 from dataprep.indexed import Index, idx_path
+from dataprep.samples import PARTS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -163,7 +163,7 @@ def _check(prefix: Path, index: Index, path: Path, value: dict[str, Any]) -> Bad
 def _misfit(index: Index, arrays: dict[str, NpyArray], value: dict[str, Any]) -> str | None:
     """Where a cache and the lengths do not agree; None if they do."""
     n, seq_length = len(index.sequence_lengths), int(value["sequence_length"])
-    part = value["split_matrix"][NAMES.index(value["index_split"])] if value["split_matrix"] else (0.0, 1.0)
+    part = value["split_matrix"][PARTS.index(value["index_split"])] if value["split_matrix"] else (0.0, 1.0)
     first, stop = round(part[0] * float(n)), round(part[1] * float(n))
     documents, samples, num_shuffled = arrays["document_index"], arrays["sample_index"], len(arrays["shuffle_index"])
     if num_shuffled != len(samples) - 1 or seq_length < 1:

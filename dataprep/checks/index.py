@@ -82,7 +82,7 @@ def check_index(
         return None
     report.num_tokens, report.min_length, report.max_length = lengths.total, lengths.smallest, lengths.largest
     report.mean_length = lengths.total / header.num_sequences
-    if lengths.num_empty:
+    if lengths.num_empty and not keeps_empty:
         report.add("sequences-empty", Place(str(index.path)), f"sequences without tokens: {lengths.num_empty}")
     if not lengths.total:
         report.add("no-tokens", Place(str(index.path)), "all sequences are empty")

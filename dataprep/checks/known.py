@@ -75,7 +75,7 @@ def learn(expect: Expected, manifest: Manifest | None) -> Known:
         eod=eod,
         is_certain=is_certain,
         has_none=expect.eod_id is None and policy is not None and policy.eod == "none",
-        keeps_empty=policy is not None and policy.empty == "keep",
+        keeps_empty=policy is not None and policy.empty != "drop",
         bos=bos if bos != eod else None,
         specials=frozenset([*expect.special_ids, *(id_ for id_ in (bos, eod) if id_ is not None)]),
         has_tokenizer=tokenizer is not None,

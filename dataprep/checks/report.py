@@ -138,9 +138,14 @@ class Report:
     num_sampled: int = 0
 
     @property
+    def errors(self) -> list[Problem]:
+        """The problems without warnings."""
+        return [problem for problem in self.problems if problem.severity == "error"]
+
+    @property
     def ok(self) -> bool:
         """No error; warnings do not count."""
-        return not any(problem.severity == "error" for problem in self.problems)
+        return not self.errors
 
     @property
     def codes(self) -> set[str]:

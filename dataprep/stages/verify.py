@@ -23,12 +23,13 @@ from dataprep.checks.index import check_index
 from dataprep.checks.known import check_dtype, check_tokenizer, learn
 from dataprep.checks.report import LEVELS, Expected, Place, Report
 from dataprep.checks.scan import THREADS
-from dataprep.checks.splits import check_split, ranges
+from dataprep.checks.splits import check_split
 from dataprep.checks.tokens import check_tokens
 from dataprep.errors import Cancelled, DataprepError, EncodeError, FormatError, SourceError, SpecError
 from dataprep.indexed import IndexedDataset, bin_path, idx_path
 from dataprep.layout import find_prefix
 from dataprep.manifest import manifest_of
+from dataprep.samples import parse_split
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -74,7 +75,7 @@ def verify(
     known = learn(expect, manifest)
     cache_folders(path, expect.cache)
     if expect.split is not None:
-        ranges(expect.split, 1)
+        parse_split(expect.split)
     report.vocab_size = known.vocab_size
     check_tokenizer(path, expect, manifest, report)
     with _noting(path, report):
