@@ -104,7 +104,8 @@ def verify_all(
 
     Args:
         prefixes: as in `verify`, like `level` and `expect`.
-        workers: pairs at once; each is read by up to `scan.THREADS` threads. None: as keeps all processors busy.
+        workers: pairs at once; each is read by up to `scan.THREADS` threads, in 6 MiB of memory each. None: as many as
+            keep all processors busy, and no more than 8.
         progress: as in `verify`, but called by several threads at the same time.
 
     Returns:
@@ -120,7 +121,7 @@ def verify_all(
             raise Cancelled("stopped")
         (progress or _silent)(count)
 
-    pool = ThreadPoolExecutor(workers or max(1, len(os.sched_getaffinity(0)) // THREADS))
+    pool = ThreadPoolExecutor(workers or min(8, max(1, len(os.sched_getaffinity(0)) // THREADS)))
     try:
         futures = [pool.submit(verify, prefix, level, expect, (), told) for prefix in prefixes]
         return [future.result() for future in futures]
