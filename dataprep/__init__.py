@@ -3,7 +3,7 @@
     run            build a dataset: list, tokenize, merge, verify, publish
     plan           what `run` would do
     download       fetch a corpus, for any tokenizer
-    verify         prove a .bin/.idx pair
+    verify         prove a .bin/.idx pair, for what a training expects of it (`Expected`)
     merge          one pair of several
     split          several pairs of one
     sample         a pair of documents drawn from another
@@ -23,6 +23,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dataprep.checks.report import Expected
     from dataprep.differences import diff
     from dataprep.excerpts import decode, where
     from dataprep.excerpts import sample as training_sample
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Expected",
     "Sampling",
     "decode",
     "diff",
@@ -54,6 +56,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Expected": ("dataprep.checks.report", "Expected"),
     "Sampling": ("dataprep.samples", "Sampling"),
     "decode": ("dataprep.excerpts", "decode"),
     "diff": ("dataprep.differences", "diff"),

@@ -111,6 +111,29 @@ def blend(value: dict[str, Any]) -> Iterable[str]:
         )
 
 
+def report(value: dict[str, Any]) -> Iterator[str]:
+    """What `dataprep.verify` gives: a line for the pair, and below it each problem, what it does, what mends it."""
+    facts = [f"{value['num_documents']:,} documents", f"{value['num_tokens']:,} tokens", value["dtype"] or "no dtype"]
+    if value["num_sequences"] != value["num_documents"]:
+        facts.append(f"{value['num_sequences']:,} sequences")
+    if value["mean_length"] is not None:
+        facts.append(f"lengths {value['min_length']:,} to {value['max_length']:,}, mean {value['mean_length']:,.1f}")
+    for name, verb in (("eod", "end"), ("bos", "begin")):
+        if value[f"{name}_id"] is not None:
+            facts.append(f"{value[f'num_with_{name}']:,} {verb} with {value[f'{name}_id']}")
+    if value["num_sampled"]:
+        facts.append(f"{value['num_sampled']} re-encoded")
+    yield f"{'ok ' if value['ok'] else 'BAD'}  {value['prefix']}  {'  '.join(facts)}"
+    for problem in value["problems"]:
+        place = ", ".join(f"{key} {at}" if key != "file" else str(at) for key, at in problem["place"].items())
+        yield f"    {problem['severity']} {problem['code']}  {place}: {problem['message']}"
+        yield f"        Megatron {problem['symptom']}"
+        if problem["fix"]:
+            yield f"        fix: {problem['fix']}"
+    if value["level"] != "index" and value["bin_checksum"] is None:
+        yield "    the tokens were not read: the .idx does not say where they are"
+
+
 def table(rows: dict[str, str]) -> Iterator[str]:
     """Names and texts in two columns."""
     width = max(len(name) for name in rows)

@@ -270,9 +270,9 @@ def test_what_is_damaged_while_it_is_merged_is_found_and_the_next_run_mends_it(
 ):
     output, verify = tmp_path / "out", runner.verify
 
-    def damaged(*args):
+    def damaged(*args, **kwargs):
         _flip(_merged(output), 60_000, 60_000)
-        return verify(*args)
+        return verify(*args, **kwargs)
 
     with monkeypatch.context() as patch:
         patch.setattr(runner, "verify", damaged)

@@ -66,12 +66,12 @@ def deal(source: Path, manifest: DatasetManifest, number: int, target: Path, wat
                 whole.append(batch)
                 watcher(Progress(source_bytes=batch.ids.nbytes))
         idx = whole.commit()
-    watcher.stage("verify", whole.bin.num_bytes)
+    watcher.stage("verify", whole.bin.num_bytes + idx.num_bytes)
     report = verify(
         target, parts=[(whole.bin.num_bytes, whole.bin.checksum)], progress=lambda n: watcher(Progress(source_bytes=n))
     )
     if not report.ok:
-        raise OutputError(f"{target} is not what was written: {report.problems[0].message}; run again")
+        raise OutputError(f"{target} is not what was written: {report.errors[0]}; run again")
     files = PairFiles(
         bin_bytes=whole.bin.num_bytes,
         bin_checksum=whole.bin.checksum,
@@ -80,7 +80,7 @@ def deal(source: Path, manifest: DatasetManifest, number: int, target: Path, wat
     )
     entry = manifest.prefixes[0].model_copy(update={"name": target.name, "files": files})
     return manifest.model_copy(
-        update={"prefixes": (entry,), "provenance": (), "verification": {**report.to_json(), "prefix": target.name}}
+        update={"prefixes": (entry,), "provenance": (), "verification": report.named(target.name).to_json()}
     )
 
 

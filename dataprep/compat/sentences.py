@@ -104,12 +104,12 @@ def build(request: Request, cut: Cut, target: Path, watcher: Watcher) -> Dataset
             )
             writer.spans.append(span)
         files = writer.commit()
-    watcher.stage("verify", files.bin_bytes)
+    watcher.stage("verify", files.bin_bytes + files.idx_bytes)
     report = verify(
         target, parts=[(files.bin_bytes, files.bin_checksum)], progress=lambda n: watcher(Progress(source_bytes=n))
     )
     if not report.ok:
-        raise OutputError(f"{target} is not what was written: {report.problems[0].message}; run again")
+        raise OutputError(f"{target} is not what was written: {report.errors[0]}; run again")
     counts = writer.counts
     entry = Prefix(
         name=target.name,
@@ -128,7 +128,7 @@ def build(request: Request, cut: Cut, target: Path, watcher: Watcher) -> Dataset
         lengths=length_summary(document_lengths(IndexedDataset(target))),
         provenance=tuple(writer.spans),
         engine=writer.engine_record(),
-        verification={**report.to_json(), "prefix": target.name},
+        verification=report.named(target.name).to_json(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         wall_seconds=time.monotonic() - start,
         cpu_seconds=time.process_time() - cpu,
