@@ -199,6 +199,29 @@ class EngineRecord(Model):
     audited_documents: int
 
 
+class Preprocess(Model):
+    """What `preprocess` does beside a recipe.
+
+    Attributes:
+        partitions: the documents were dealt out to so many, one by one, and those put behind each other.
+        lang: of nltk's model that cut them into sentences; None: they are whole, or came cut.
+        keep_newlines: whether the white space behind a sentence belongs to it.
+    """
+
+    partitions: int = 1
+    lang: str | None = None
+    keep_newlines: bool = False
+
+    def before(self, document: int, num_documents: int) -> int:
+        """The number a document had before it was dealt out."""
+        for turn in range(self.partitions):
+            size = -(-(num_documents - turn) // self.partitions)
+            if document < size:
+                return turn + document * self.partitions
+            document -= size
+        return document
+
+
 class DatasetManifest(Model):
     """The proof that a dataset exists, and all there is to know about it.
 
@@ -207,6 +230,8 @@ class DatasetManifest(Model):
         provenance: run lengths, in the order of the documents.
         verification: the report of the verify stage, as JSON.
         peak_memory_bytes: largest resident size of any process of the run.
+        preprocess: what `preprocess` did beside the recipe, where it did: dealt the documents out to partitions, cut
+            them into sentences.
     """
 
     schema_version: int = SCHEMA
@@ -223,6 +248,7 @@ class DatasetManifest(Model):
     wall_seconds: float
     cpu_seconds: float
     peak_memory_bytes: int
+    preprocess: Preprocess | None = None
 
     @property
     def tokenizer(self) -> TokenizerIdentity:
@@ -234,6 +260,8 @@ class DatasetManifest(Model):
 
     def locate(self, document: int) -> tuple[Recipe, Span, int] | None:
         """The recipe, run length and number in it of a document."""
+        if self.preprocess is not None:
+            document = self.preprocess.before(document, self.counts.num_documents)
         span = _span(self.provenance, document)
         return (self.recipe, span, document - span.first_document) if span is not None else None
 

@@ -208,6 +208,8 @@ def recheck(pair: IndexedDataset, manifest: Manifest, sample: int) -> int:
 def _stretches(manifest: Manifest) -> list[Stretch]:
     """All documents whose source is known."""
     if isinstance(manifest, DatasetManifest):
+        if manifest.preprocess is not None:  # the recipe alone does not say what a document is
+            return []
         spans = [span for span in manifest.provenance if span.num_documents]
         return [Stretch(manifest.recipe, span, 0, span.num_documents, span.first_document) for span in spans]
     found, document = [], 0

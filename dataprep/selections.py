@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from dataprep.batches import Offsets
-    from dataprep.draws import Draw
     from dataprep.watcher import Watcher
 
     Lengths = npt.NDArray[np.int32]
@@ -155,18 +154,24 @@ def _copy_with_holes(source: int, target: int, start: int, stop: int) -> None:
         start = hole
 
 
+class Choice(Protocol):
+    """Says which documents are taken: `draws.Draw` does."""
+
+    def chosen(self, start: int, stop: int) -> npt.NDArray[np.bool_]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """The documents of a pair that a draw takes."""
 
     prefix: Path
-    draw: Draw
+    draw: Choice
     num_documents: int
     num_sequences: int
     num_bytes: int
 
     @classmethod
-    def of(cls, prefix: Path, draw: Draw, watcher: Watcher) -> Self:
+    def of(cls, prefix: Path, draw: Choice, watcher: Watcher) -> Self:
         documents = sequences = num_bytes = last = 0
         for block in _blocks(prefix, draw):
             watcher(Progress(source_bytes=8 * (block.first - last)))
@@ -227,7 +232,7 @@ class _Block:
     item_size: int
 
 
-def _blocks(prefix: Path, draw: Draw) -> Iterator[_Block]:
+def _blocks(prefix: Path, draw: Choice) -> Iterator[_Block]:
     index = Index(idx_path(prefix))
     item_size = index.dtype.itemsize
     for first in range(0, index.num_documents, BLOCK_DOCUMENTS):

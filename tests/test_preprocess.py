@@ -19,7 +19,6 @@ import pytest
 import dataprep
 from dataprep.compat import flags
 from dataprep.compat import preprocess as module
-from dataprep.compat.dealing import batches
 from dataprep.compat.preprocess import preprocess
 from dataprep.errors import BusyError, DataprepError, SourceError, SpecError
 from dataprep.manifest import manifest_of
@@ -257,6 +256,7 @@ def test_a_run_that_dies_while_it_publishes_goes_on(
     assert dataprep.verify(made.prefix).ok
     assert not (tmp_path / "my_text_document.work").exists()
     order = [i for start in range(partitions) for i in range(start, 7, partitions)]
+    assert [dataprep.where(made.prefix, i)["documents"][0]["source"]["first_row"] for i in range(7)] == order
     assert [dataprep.decode(made.prefix, i) for i in range(7)] == [f"text {i}" for i in order]
 
 
@@ -278,18 +278,16 @@ def test_a_line_that_is_no_document_stops_it_as_it_stops_megatron(bpe, tmp_path,
     assert not (tmp_path / "my_text_document.idx").exists()
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 5, 1 << 20])
-def test_batches_are_all_documents(bpe, write_texts, tmp_path, monkeypatch, batch_tokens):
+@pytest.mark.parametrize("number", [2, 3, 9])
+def test_documents_are_dealt_out_one_by_one(bpe, write_texts, tmp_path, monkeypatch, number):
+    monkeypatch.setattr("dataprep.compat.dealing.BLOCK_DOCUMENTS", 4)
+    monkeypatch.setattr("dataprep.selections.BLOCK_DOCUMENTS", 5)
     texts = [f"text {i} " * (i % 4) for i in range(20)]
-    (made,) = make(*arguments(write_texts(texts), tmp_path / "my", bpe.path))
-    monkeypatch.setattr("dataprep.compat.dealing.BATCH_TOKENS", batch_tokens)
-    monkeypatch.setattr("dataprep.compat.dealing.CHUNK", 3)
-    found = list(batches(dataprep.open_dataset(made.prefix)))
+    (made,) = make(*arguments(write_texts(texts), tmp_path / "my", bpe.path, "--partitions", number))
 
-    assert np.concatenate([batch.lengths for batch in found]).tolist() == [len(ids) for ids in bpe.ids(texts)]
-    assert np.concatenate([batch.ids for batch in found]).tolist() == [
-        number for ids in bpe.ids(texts) for number in ids
-    ]
+    order = [i for start in range(number) for i in range(start, 20, number)]
+    found = dataprep.open_dataset(made.prefix)
+    assert [found.document(i).tolist() for i in range(20)] == [bpe.ids([texts[i]])[0] for i in order]
 
 
 def test_the_command_line(tokenizers, tmp_path):

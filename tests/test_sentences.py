@@ -105,7 +105,26 @@ def test_each_sentence_is_a_sequence(request, write_texts, tmp_path, tokenizer, 
     report = dataprep.verify(made.prefix)
     assert report.ok, report.problems
     assert made.manifest.counts.num_documents == len(TEXTS)
+    assert dataprep.where(made.prefix, 4)["documents"][0]["source"]["first_row"] == 4
+    with pytest.raises(SpecError, match="leads back to no source"):
+        dataprep.verify(made.prefix, "source")
     assert make(write_texts(TEXTS), tmp_path / "my", chosen.path, *more).fresh is False
+
+
+@pytest.mark.usefixtures("_found")
+@pytest.mark.parametrize("number", [2, 3, 20])
+def test_sentences_are_dealt_out_by_document(bpe, write_texts, tmp_path, number):
+    source = write_texts(TEXTS)
+    whole = dataprep.open_dataset(make(source, tmp_path / "whole", bpe.path).prefix)
+    dealt = make(source, tmp_path / "dealt", bpe.path, "--partitions", str(number)).prefix
+
+    order = [i for start in range(number) for i in range(start, len(TEXTS), number)]
+    found = dataprep.open_dataset(dealt)
+    bounds = whole.document_indices
+    expected = [whole[int(bounds[i]) : int(bounds[i + 1])] for i in order]
+    assert np.diff(found.document_indices).tolist() == [len(sentences) for sentences in expected]
+    assert [ids.tolist() for ids in found[:]] == [ids.tolist() for sentences in expected for ids in sentences]
+    assert [dataprep.where(dealt, i)["documents"][0]["source"]["first_row"] for i in range(7)] == order
 
 
 @pytest.mark.usefixtures("_found")

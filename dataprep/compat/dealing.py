@@ -6,95 +6,127 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dataprep.batches import TokenBatch, offsets_of
 from dataprep.errors import OutputError
-from dataprep.indexed import CHUNK, IndexedDataset, IndexedWriter, bin_path
-from dataprep.manifest import PairFiles
+from dataprep.indexed import Index, bin_path, idx_path
+from dataprep.making import entry_of
+from dataprep.selections import BLOCK_DOCUMENTS, Drawn, open_bin, read_documents, write_pair
 from dataprep.stages.verify import verify
-from dataprep.storage import make_folder
+from dataprep.storage import copy_range, explain, make_folder, write_all
 from dataprep.watcher import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    import numpy.typing as npt
+
+    from dataprep.batches import Mask, Offsets
     from dataprep.manifest import DatasetManifest
     from dataprep.watcher import Watcher
 
-BATCH_TOKENS = 4 << 20
-"""Tokens handled at a time: 16 MiB, unless one document is longer."""
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Every `number`-th document from `first` on; a draw, see `selections.Drawn`."""
+
+    first: int
+    number: int
+
+    def chosen(self, start: int, stop: int) -> Mask:
+        """bool[stop - start]."""
+        turns: Mask = np.arange(start, stop) % self.number == self.first
+        return turns
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """A selection whose tokens lie in a file of their own already: all partitions are dealt out in one pass."""
+
+    drawn: Drawn
+    part: Path
+
+    @property
+    def prefix(self) -> Path:
+        return self.drawn.prefix
+
+    @property
+    def num_documents(self) -> int:
+        return self.drawn.num_documents
+
+    @property
+    def num_sequences(self) -> int:
+        return self.drawn.num_sequences
+
+    @property
+    def num_bytes(self) -> int:
+        return self.drawn.num_bytes
+
+    def lengths(self) -> Iterator[npt.NDArray[np.int32]]:
+        return self.drawn.lengths()
+
+    def ends(self) -> Iterator[Offsets]:
+        return self.drawn.ends()
+
+    def copy(self, target: int, watcher: Watcher) -> None:
+        with self.part.open("rb", buffering=0) as file:
+            copy_range(file.fileno(), target, 0, self.num_bytes)
+        watcher(Progress(source_bytes=self.num_bytes))
 
 
 def deal(source: Path, manifest: DatasetManifest, number: int, target: Path, watcher: Watcher) -> DatasetManifest:
     """Write the documents of a pair in another order.
 
     Args:
-        source: prefix of a pair with one sequence for each document at the most.
+        source: prefix of the pair.
         manifest: of it.
         number: how many files to deal to.
         target: prefix of the pair to write; beside it the parts are kept until it is there.
 
     Returns:
-        The manifest with the new checksums, and without provenance: its run lengths would be of one document each.
+        The manifest with the new checksums. Its provenance stays that of the documents before they were dealt.
+
+    Raises:
+        OutputError: the file system refuses.
     """
-    recipe = manifest.recipe
     make_folder(target.parent)
-    pair = IndexedDataset(source)
-    watcher.stage("deal", 2 * pair.tokens.nbytes)
-    parts = [target.with_name(f"part-{i:05d}") for i in range(number)]
-    with contextlib.ExitStack() as stack:
-        writers = [
-            stack.enter_context(IndexedWriter(part, recipe.dtype, False, recipe.writes_empty_sequences))
-            for part in parts
-        ]
-        first = 0
-        for batch in batches(pair):
-            turns = (np.arange(len(batch)) + first) % number
-            for turn in range(number):
-                writers[turn].append(batch.select(turns == turn))
-            first += len(batch)
-            watcher(Progress(source_bytes=batch.ids.nbytes))
-        for writer in writers:
-            writer.commit()
-    with IndexedWriter(target, recipe.dtype, empty_sequences=recipe.writes_empty_sequences) as whole:
-        for part in parts:
-            for batch in batches(IndexedDataset(part)):
-                whole.append(batch)
-                watcher(Progress(source_bytes=batch.ids.nbytes))
-        idx = whole.commit()
-    watcher.stage("verify", whole.bin.num_bytes + idx.num_bytes)
-    report = verify(
-        target, parts=[(whole.bin.num_bytes, whole.bin.checksum)], progress=lambda n: watcher(Progress(source_bytes=n))
-    )
+    size = bin_path(source).stat().st_size
+    watcher.stage("deal", 2 * size)
+    parts = [target.with_name(f"part-{i:05d}.bin") for i in range(number)]
+    _scatter(source, parts, watcher)
+    dealt = [Dealt(Drawn.of(source, Turn(i, number), watcher), part) for i, part in enumerate(parts)]
+    for path in (bin_path(target), idx_path(target)):
+        path.unlink(missing_ok=True)
+    idx, _ = write_pair(target, manifest.recipe.dtype, dealt, watcher)
+    watcher.stage("verify", size)
+    report = verify(target, progress=lambda n: watcher(Progress(source_bytes=n)))
     if not report.ok:
-        raise OutputError(f"{target} is not what was written: {report.errors[0]}; run again")
-    files = PairFiles(
-        bin_bytes=whole.bin.num_bytes,
-        bin_checksum=whole.bin.checksum,
-        idx_bytes=idx.num_bytes,
-        idx_checksum=idx.checksum,
-    )
-    entry = manifest.prefixes[0].model_copy(update={"name": target.name, "files": files})
+        raise OutputError(f"{target} is not what was written: {report.problems[0].message}; run again")
     return manifest.model_copy(
-        update={"prefixes": (entry,), "provenance": (), "verification": report.named(target.name).to_json()}
+        update={
+            "prefixes": (entry_of(target.name, manifest.recipe.dtype, report, idx),),
+            "verification": {**report.to_json(), "prefix": target.name},
+        }
     )
 
 
-def batches(pair: IndexedDataset) -> Iterator[TokenBatch]:
-    """All documents in order, `BATCH_TOKENS` or one document at a time; read, not mapped."""
-    with bin_path(pair.prefix).open("rb", buffering=0) as file:
-        for start in range(0, pair.num_documents, CHUNK):
-            offsets = offsets_of(pair.document_lengths(start, min(start + CHUNK, pair.num_documents)))
-            first = 0
-            while first < len(offsets) - 1:
-                fitting = int(np.searchsorted(offsets, offsets[first] + BATCH_TOKENS, side="right")) - 1
-                last = max(first + 1, fitting)
-                count = int(offsets[last] - offsets[first])
-                ids = np.fromfile(file, pair.dtype, count)
-                assert len(ids) == count
-                yield TokenBatch(ids, offsets[first : last + 1] - offsets[first])
-                first = last
+def _scatter(source: Path, parts: Sequence[Path], watcher: Watcher) -> None:
+    """Deal the tokens out; one file each."""
+    index = Index(idx_path(source))
+    with contextlib.ExitStack() as stack:
+        with explain(parts[0], "create"):
+            files = [stack.enter_context(part.open("wb", buffering=0)) for part in parts]
+        data = stack.enter_context(open_bin(source))
+        for first in range(0, index.num_documents, BLOCK_DOCUMENTS):
+            last = min(first + BLOCK_DOCUMENTS, index.num_documents)
+            places = read_documents(index, first, last)[2]
+            ids = np.fromfile(data, index.dtype, int(places[-1]))
+            for turn, file in enumerate(files):
+                keep = np.repeat(Turn(turn, len(files)).chosen(first, last), np.diff(places))
+                with explain(parts[turn], "write"):
+                    write_all(file.fileno(), ids[keep])
+            watcher(Progress(source_bytes=ids.nbytes))

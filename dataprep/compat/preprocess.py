@@ -26,7 +26,7 @@ from dataprep.definitions import identify
 from dataprep.errors import FormatError, OutputError, SpecError
 from dataprep.indexed import bin_path, idx_path
 from dataprep.layout import pair_manifest
-from dataprep.manifest import DatasetManifest, manifest_of
+from dataprep.manifest import DatasetManifest, Preprocess, manifest_of
 from dataprep.storage import AtomicFile, checksum, copy_range, explain, hold, make_folder, sync_folder, write_json
 
 if TYPE_CHECKING:
@@ -69,10 +69,11 @@ def _make(asked: Asked, key: str, watcher: Watcher) -> Made:
     final = Path(os.path.abspath(f"{asked.prefix}_{key}_{level}"))
     work = final.with_name(f"{final.name}.work")
     request = _request(asked, key, work)
-    digest = _digest(asked, request)
+    cut = _cut(asked, key, request)
+    beside = _beside(asked, cut)
+    digest = _digest(request, beside)
     if (made := _existing(final, digest)) is not None:
         return made
-    cut = _cut(asked, key, request)
     whole = request.layout.prefix if cut is None else work / "sentences" / final.name
     source = work / "dealt" / final.name if asked.partitions > 1 else whole
     _check_free(final, source)
@@ -80,7 +81,10 @@ def _make(asked: Asked, key: str, watcher: Watcher) -> Made:
     with hold(work / "lock"):
         made = _existing(final, digest)  # by who held the lock before
         if made is None:
-            manifest = _build(asked, request, cut, source, watcher)
+            manifest = _whole(request, cut, whole, watcher)
+            if asked.partitions > 1:
+                manifest = _dealt(manifest, asked.partitions, whole, source, watcher)
+            manifest = manifest.model_copy(update={"preprocess": beside})
             made = Made(final, _publish(final, source, manifest, digest), fresh=True)
         with explain(work, "remove"):
             shutil.rmtree(work)
@@ -111,12 +115,19 @@ def _request(asked: Asked, key: str, work: Path) -> Request:
     return planning.resolve(inputs, place, work, workers, None, settings)
 
 
-def _digest(asked: Asked, request: Request) -> str:
-    """Of all that decides the bytes: the recipe's, and what this command does beside it."""
-    beside = [asked.partitions, asked.lang, asked.keep_newlines and asked.lang is not None]
-    if beside == [1, None, False]:
+def _beside(asked: Asked, cut: Cut | None) -> Preprocess | None:
+    """What is done beside the recipe."""
+    if cut is None and asked.partitions == 1:
+        return None
+    keep = asked.lang is not None and asked.keep_newlines
+    return Preprocess(partitions=asked.partitions, lang=asked.lang, keep_newlines=keep)
+
+
+def _digest(request: Request, beside: Preprocess | None) -> str:
+    """Of all that decides the bytes."""
+    if beside is None:
         return request.digest
-    return hashlib.sha256(json.dumps([request.digest, *beside]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([request.digest, beside.to_json()]).encode()).hexdigest()
 
 
 def _cut(asked: Asked, key: str, request: Request) -> Cut | None:
@@ -125,20 +136,24 @@ def _cut(asked: Asked, key: str, request: Request) -> Cut | None:
     return cut if asked.lang is not None or sentences.are_lists(request.recipe.files[0], key) else None
 
 
-def _build(asked: Asked, request: Request, cut: Cut | None, source: Path, watcher: Watcher) -> DatasetManifest:
-    """Make the pair in the work folder, or find it made."""
+def _whole(request: Request, cut: Cut | None, prefix: Path, watcher: Watcher) -> DatasetManifest:
+    """Make the pair with its documents in the order of the source, or find it made."""
     if cut is None:
-        result = runner.execute(request, watcher)
-        if asked.partitions == 1:
-            return result.manifest
-    if isinstance(made := manifest_of(source), DatasetManifest) and made.recipe_digest == request.digest:
+        return runner.execute(request, watcher).manifest
+    if isinstance(made := manifest_of(prefix), DatasetManifest) and made.recipe_digest == request.digest:
         return made
-    if cut is not None:
-        made = sentences.build(request, cut, source, watcher)
-    else:
-        made = dealing.deal(Path(result.prefix), result.manifest, asked.partitions, source, watcher)
-    write_json(pair_manifest(source), made.to_json())
-    return made
+    manifest = sentences.build(request, cut, prefix, watcher)
+    write_json(pair_manifest(prefix), manifest.to_json())
+    return manifest
+
+
+def _dealt(manifest: DatasetManifest, number: int, whole: Path, prefix: Path, watcher: Watcher) -> DatasetManifest:
+    """Make the pair with its documents in the order of Megatron's partitions, or find it made."""
+    if isinstance(made := manifest_of(prefix), DatasetManifest) and made.recipe_digest == manifest.recipe_digest:
+        return made
+    manifest = dealing.deal(whole, manifest, number, prefix, watcher)
+    write_json(pair_manifest(prefix), manifest.to_json())
+    return manifest
 
 
 def _publish(final: Path, source: Path, manifest: DatasetManifest, digest: str) -> DatasetManifest:
