@@ -3,6 +3,7 @@
     run            build a dataset: list, tokenize, merge, verify, publish
     plan           what `run` would do
     download       fetch a corpus, for any tokenizer
+    repair         mend a .bin/.idx pair, in a new one
     verify         prove a .bin/.idx pair
     open_dataset   read one: ``len(ds)``, ``ds[i]``, ``ds.lengths``; numpy only
     inspect        counts and length quantiles
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
     from dataprep.indexed import IndexedDataset as open_dataset
     from dataprep.inspection import decode, inspect
     from dataprep.planning import plan
+    from dataprep.repairs import repair
     from dataprep.runner import run
     from dataprep.stages.verify import verify
 
 __version__ = "0.1.0"
-__all__ = ["decode", "download", "inspect", "open_dataset", "plan", "run", "verify"]
+__all__ = ["decode", "download", "inspect", "open_dataset", "plan", "repair", "run", "verify"]
 
 _HOMES = {
     "decode": ("dataprep.inspection", "decode"),
@@ -33,6 +35,7 @@ _HOMES = {
     "inspect": ("dataprep.inspection", "inspect"),
     "open_dataset": ("dataprep.indexed", "IndexedDataset"),
     "plan": ("dataprep.planning", "plan"),
+    "repair": ("dataprep.repairs", "repair"),
     "run": ("dataprep.runner", "run"),
     "verify": ("dataprep.stages.verify", "verify"),
 }

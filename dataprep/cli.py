@@ -13,11 +13,11 @@ from typing import NoReturn
 
 import typer
 
-from dataprep.commands import corpora, inspect, verify
+from dataprep.commands import corpora, inspect, repair, verify
 from dataprep.commands.app import app, note
 from dataprep.errors import DataprepError
 
-__all__ = ["app", "corpora", "inspect", "main", "verify"]
+__all__ = ["app", "corpora", "inspect", "main", "repair", "verify"]
 
 UsageProblem: type[BaseException] = typer.BadParameter.__mro__[2]
 """Click's ClickException, which typer carries under a private name."""
