@@ -231,6 +231,7 @@ def changed(array, place, value):
     [
         ("magic", lambda p: replace(p, magic=b"MMIDIDY\0\0")),
         ("version", lambda p: replace(p, version=2)),
+        ("version", lambda p: replace(p, version=1 << 56)),
         ("version", lambda p: replace(p, order=">")),
         ("dtype-code", lambda p: replace(p, code=99)),
         ("dtype-width", lambda p: replace(p, code=4 if p.tokens.itemsize == 2 else 8)),

@@ -5,6 +5,7 @@ Nothing is refused here, and nothing is believed: `indexed` reads what is sound.
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -110,10 +111,11 @@ def read_raw(path: Path) -> RawHeader | None:
         raise FormatError(f"cannot read {path}: {error.strerror}") from error
     if len(head) < HEADER.size:
         return None
-    magic, version, code, sequences, boundaries = HEADER.unpack(head)
-    if version == int.from_bytes(VERSION.to_bytes(8, "big"), "little"):
-        version, sequences, boundaries = (
-            int.from_bytes(value.to_bytes(8, "little"), "big") for value in (version, sequences, boundaries)
-        )
-        return RawHeader(path, size, magic, version, code, sequences, boundaries, ">")
-    return RawHeader(path, size, magic, version, code, sequences, boundaries, "<")
+    little, big = _unpack(path, size, head, "<"), _unpack(path, size, head, ">")
+    is_big = big.version == VERSION and size >= big.arrays(big.num_sequences, big.num_boundaries).end
+    return big if is_big else little
+
+
+def _unpack(path: Path, size: int, head: bytes, order: Literal["<", ">"]) -> RawHeader:
+    magic, version, code, sequences, boundaries = struct.unpack(f"{order}9sQBQQ", head)
+    return RawHeader(path, size, magic, version, code, sequences, boundaries, order)

@@ -47,8 +47,9 @@ def _is_borne_out(reading: Reading, evidence: Evidence, conflict: bool) -> bool:
     if not evidence.ids.are_ids:
         return False
     if reading.kind == "lengths":
-        told = evidence.is_proof or (evidence.is_supported and (evidence.is_known or not conflict))
-        return told and (reading.is_certain or evidence.num_ends >= ENOUGH)
+        if not reading.is_certain:  # neither the dtype code nor the pointers say so
+            return evidence.is_proof and evidence.num_ends >= ENOUGH
+        return evidence.is_proof or (evidence.is_supported and evidence.is_known)
     if reading.kind == "tail":
         return reading.is_certain or (evidence.is_supported and (not evidence.tail_eods or evidence.tail_is_zero))
     if reading.kind == "eod-uncounted":

@@ -42,9 +42,11 @@ def foreign(header: RawHeader) -> Finding | None:
     return None
 
 
-def contradiction(arrays: Arrays, measures: Measures, size: int | None, bin_bytes: int) -> Finding:
+def contradiction(header: RawHeader, arrays: Arrays, measures: Measures, bin_bytes: int) -> Finding:
     """Why no reading is possible."""
-    path = arrays.path
+    path, size = arrays.path, item_size(header.code)
+    if header.magic != MAGIC:
+        return "magic", f"{path} begins with {header.magic!r}, and the rest of it is no index"
     if not arrays.num_sequences:
         return "no-sequences", f"{path} counts no sequences"
     if not arrays.is_whole("sequence_lengths"):

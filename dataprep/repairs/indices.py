@@ -47,7 +47,7 @@ def by_index(case: Case) -> tuple[Reading, Sequences, Ids]:
         if candidates:
             finding = findings.undecided(candidates, case.bin_bytes)
         else:
-            finding = findings.contradiction(arrays, measures, item_size(header.code), case.bin_bytes)
+            finding = findings.contradiction(header, arrays, measures, case.bin_bytes)
         if is_open:
             away = f"move {idx_path(case.prefix)} away to have it rebuilt from the EODs alone"
             raise case.refusal(finding, NAME_EOD if case.known.eod is None else away)

@@ -112,6 +112,8 @@ def _by_lengths(arrays: Arrays, measures: Measures, bin_bytes: int, size: int | 
     if item not in measures.pointer_items and arrays.end > arrays.num_bytes:
         return None  # the index was cut off, and on top of that it is wrong
     certain = item == size or (item in measures.pointer_items and measures.pointers_tell)
+    if item == 1 and not certain:
+        return None  # any bytes are numbers below 256
     return Reading("lengths", TOKENS[item], _sequences(arrays, measures), total, certain)
 
 
