@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import dataprep
 from dataprep import inspection
-from dataprep.errors import DataprepError, EncodeError, FormatError, SpecError
+from dataprep.errors import DataprepError, EncodeError, FormatError, OutputError, SpecError
 from dataprep.manifest import manifest_of
 from dataprep.repairs import Wanted, repair
 from dataprep.repairs.sequences import Sequences, cuts
@@ -497,6 +497,46 @@ def test_folders_are_made_and_hostile_names_are_names(sound, workspace):
     assert files(workspace / "new/folder/x.y") == [sound.idx(), sound.bin()]
 
 
+@pytest.mark.parametrize("suffix", [".bin", ".idx"])
+def test_what_is_no_file_is_refused(sound, tmp_path, suffix):
+    prefix = sound.write(tmp_path / "old")
+    for make in (os.mkfifo, os.mkdir):
+        path = prefix.with_suffix(suffix)
+        path.unlink()
+        make(path)
+        with pytest.raises(FormatError, match="is no file"):
+            repair(prefix, tmp_path / "new")
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        sound.write(prefix)
+
+
+def test_a_full_disk_leaves_nothing(sound, tmp_path, mounted):
+    folder = mounted(tmp_path / "small", "size=16k")
+    prefix = overflowed(sound).write(tmp_path / "old")
+    (folder / "ballast").write_bytes(bytes(12_000))
+
+    with pytest.raises(OutputError):
+        repair(prefix, folder / "new")
+    assert [path.name for path in folder.iterdir()] == ["ballast"]
+
+
+def test_the_tokenizer_tells_eod_and_vocabulary(tmp_path, make_tokenizer):
+    folder = tmp_path / "pair"
+    folder.mkdir()
+    prefix = pair([[i, i + 1, 257] for i in range(50)]).write(folder / "old")
+    (folder / "old.idx").unlink()
+
+    result = mend(prefix, folder, tokenizer=str(make_tokenizer()), dtype="int32")
+
+    assert codes(result) == ["missing-idx"]
+    assert len(dataprep.open_dataset(folder / "new")) == 50
+    with pytest.raises(SpecError, match="add --eod ID"):
+        repair(prefix, folder / "other", Wanted(tokenizer=str(make_tokenizer(eos=None))))
+    pair([[i, 260, 257] for i in range(50)]).write(folder / "old")
+    with pytest.raises(FormatError, match=r"id-range: .* holds the id 260, the vocabulary has 260"):
+        repair(prefix, folder / "other", Wanted(tokenizer=str(make_tokenizer())))
+
+
 # --- too many sequences
 
 
@@ -885,3 +925,29 @@ def test_cuts_of_more_sequences_than_int32_counts():
     found = cuts(sequences, 2**31 - 1)
 
     assert found == [(0, 0), (4, 4 * step), (8, 8 * step)]
+
+
+# --- what Megatron makes of it
+
+
+@pytest.mark.megatron
+@pytest.mark.parametrize("damage", [overflowed, deepspeed])
+def test_megatrons_reader_gets_the_documents_back(sound, tmp_path, damage):
+    pytest.importorskip("torch")
+    pytest.importorskip("megatron.core", reason="pip install --no-deps megatron-core==0.16.1")
+    from megatron.core.datasets.indexed_dataset import IndexedDataset
+
+    def read(prefix):
+        pairs = IndexedDataset(str(prefix))
+        try:
+            return [pairs[i].tolist() for i in range(len(pairs))]
+        except ValueError:  # a pointer before the start of the file
+            return None
+
+    documents = [document for document in some_documents() if document]
+    assert read(damage(sound).write(tmp_path / "old")) != documents
+
+    repair(tmp_path / "old", tmp_path / "new")
+
+    assert read(tmp_path / "new") == documents
+    assert IndexedDataset(str(tmp_path / "new")).document_indices.tolist() == sound.bounds.tolist()

@@ -101,6 +101,8 @@ def read_raw(path: Path) -> RawHeader | None:
     Raises:
         FormatError: it cannot be read.
     """
+    if path.exists() and not path.is_file():
+        raise FormatError(f"{path} is no file")
     try:
         with path.open("rb") as file:
             head = file.read(HEADER.size)

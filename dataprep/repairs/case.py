@@ -98,6 +98,8 @@ class Case:
         self.bin = bin_path(self.prefix)
         if not self.bin.exists():
             raise self.refusal(("missing-bin", f"{self.bin} does not exist, and nothing else holds the tokens"))
+        if not self.bin.is_file():
+            raise FormatError(f"{self.bin} is no file")
         self.bin_bytes = self.bin.stat().st_size
         if not self.bin_bytes:
             raise self.refusal(("no-tokens", f"{self.bin} is empty"))

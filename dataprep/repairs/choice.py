@@ -23,13 +23,14 @@ def choose(candidates: list[Reading], examine: Examine) -> tuple[Borne | None, b
     Where lengths and pointers contradict each other, and either could be right, all are compared: sentences of a
     document may part at one or the other. Else a reading by which every document ends with the EOD needs no comparison.
     """
-    conflict = any(reading.kind == "pointers" for reading in candidates)
+    has_pointers = any(reading.kind == "pointers" for reading in candidates)
     seen: list[Borne] = []
     for reading in candidates:
         evidence = examine(reading)
         seen.append((reading, evidence))
-        if evidence.is_proof and not conflict and _is_borne_out(reading, evidence, conflict):
+        if evidence.is_proof and not has_pointers and _is_borne_out(reading, evidence, conflict=False):
             return seen[-1], False
+    conflict = any(reading.kind == "pointers" and evidence.ids.are_ids for reading, evidence in seen)
     borne = [one for one in seen if _is_borne_out(*one, conflict)]
     proven, supported = ([one for one in borne if getattr(one[1], name)] for name in ("is_proof", "is_supported"))
     best = proven or supported or borne
@@ -42,6 +43,8 @@ def choose(candidates: list[Reading], examine: Examine) -> tuple[Borne | None, b
 
 def _is_borne_out(reading: Reading, evidence: Evidence, conflict: bool) -> bool:
     """Whether the ``.bin`` says nothing else; in a conflict, whether it says so."""
+    if not evidence.ids.are_ids and not reading.is_coded:
+        return False
     if reading.kind == "lengths" and reading.is_certain and not conflict:
         return True
     if not evidence.ids.are_ids:

@@ -42,6 +42,7 @@ class Reading:
         sequences: none of them without tokens.
         num_tokens: of the ``.bin``, from its start, that belong to them.
         is_certain: the sizes prove it, however documents end.
+        is_coded: the dtype code says the same.
     """
 
     kind: Kind
@@ -49,6 +50,7 @@ class Reading:
     sequences: Sequences
     num_tokens: int
     is_certain: bool
+    is_coded: bool = True
 
     @property
     def num_bytes(self) -> int:
@@ -76,12 +78,12 @@ def readings(header: RawHeader, arrays: Arrays, measures: Measures, bin_bytes: i
     """
     size = item_size(header.code)
     by_lengths = _by_lengths(arrays, measures, bin_bytes, size)
-    if by_lengths is not None and by_lengths.is_certain and by_lengths.dtype.itemsize in measures.pointer_items:
-        return [by_lengths]  # lengths, pointers and .bin agree
+    if by_lengths is not None and by_lengths.is_coded and size in measures.pointer_items:
+        return [by_lengths]  # all agree: lengths, pointers, dtype code and .bin
     found = [
         by_lengths,
         _uncounted(arrays, measures, bin_bytes, size),
-        *(_with_tail(arrays, measures, bin_bytes, item) for item in ITEM_SIZES if size in (item, None)),
+        *(_with_tail(arrays, measures, bin_bytes, item, size) for item in ITEM_SIZES if size in (item, None)),
         _by_pointers(arrays, measures, bin_bytes, size),
     ]
     return [reading for reading in found if reading is not None]
@@ -112,9 +114,9 @@ def _by_lengths(arrays: Arrays, measures: Measures, bin_bytes: int, size: int | 
     if item not in measures.pointer_items and arrays.end > arrays.num_bytes:
         return None  # the index was cut off, and on top of that it is wrong
     certain = item == size or (item in measures.pointer_items and measures.pointers_tell)
-    if item == 1 and not certain:
+    if item == 1 and item != size:
         return None  # any bytes are numbers below 256
-    return Reading("lengths", TOKENS[item], _sequences(arrays, measures), total, certain)
+    return Reading("lengths", TOKENS[item], _sequences(arrays, measures), total, certain, item == size)
 
 
 def _uncounted(arrays: Arrays, measures: Measures, bin_bytes: int, size: int | None) -> Reading | None:
@@ -130,13 +132,13 @@ def _uncounted(arrays: Arrays, measures: Measures, bin_bytes: int, size: int | N
     return Reading("eod-uncounted", TOKENS[size], with_eod(sequences), total + more, False)
 
 
-def _with_tail(arrays: Arrays, measures: Measures, bin_bytes: int, item: int) -> Reading | None:
+def _with_tail(arrays: Arrays, measures: Measures, bin_bytes: int, item: int, size: int | None) -> Reading | None:
     total = measures.num_tokens
     agrees = item in measures.pointer_items and arrays.is_whole("sequence_pointers")
     if not total or not agrees or total * item >= bin_bytes:
         return None
     certain = bin_bytes - total * item < item
-    return Reading("tail", TOKENS[item], _sequences(arrays, measures), total, certain)
+    return Reading("tail", TOKENS[item], _sequences(arrays, measures), total, certain, item == size)
 
 
 def _by_pointers(arrays: Arrays, measures: Measures, bin_bytes: int, size: int | None) -> Reading | None:
