@@ -172,7 +172,7 @@ def write(
                     parts=tuple(lineage.parts),
                     prefixes=(entry_of(name.name, diagnosis.dtype, report, written[name][0]),),
                     lengths=length_summary(document_lengths(pair.sequences)),
-                    verification={**report.to_json(), "prefix": name.name},
+                    verification=outputs.verification(name, report),
                     created=datetime.now(UTC).isoformat(timespec="seconds"),
                 ),
             )
