@@ -13,11 +13,11 @@ from typing import NoReturn
 
 import typer
 
-from dataprep.commands import corpora, inspect, repair, verify
+from dataprep.commands import corpora, diff, inspect, repair, reshape, verify
 from dataprep.commands.app import app, note
 from dataprep.errors import DataprepError
 
-__all__ = ["app", "corpora", "inspect", "main", "repair", "verify"]
+__all__ = ["app", "corpora", "diff", "inspect", "main", "repair", "reshape", "verify"]
 
 UsageProblem: type[BaseException] = typer.BadParameter.__mro__[2]
 """Click's ClickException, which typer carries under a private name."""
@@ -56,7 +56,7 @@ def main() -> NoReturn:
         code = 1
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # too late to stop anything
     if code == 130:  # Typer turns a KeyboardInterrupt into this, without a word
-        note("interrupted; run the same command again to go on: finished units are kept")
+        note("interrupted; run the same command again to go on: what is finished is kept")
     try:
         sys.stdout.flush()
     except OSError as error:

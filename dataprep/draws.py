@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
 BLOCK = 1 << 16
@@ -34,19 +36,25 @@ class Draw:
     limit: int
 
     @classmethod
-    def of(cls, seed: int, total: int, count: int) -> Self:
-        """A draw of `count`, at least one, of the numbers below `total`."""
+    def of(cls, seed: int, total: int, count: int, progress: Callable[[int], None] | None = None) -> Self:
+        """A draw of `count`, at least one, of the numbers below `total`; `progress` is called with how many were seen.
+
+        All numbers are seen twice.
+        """
+        progress = progress or (lambda count: None)
         assert 0 < count <= total
         counts = np.zeros(_BINS, np.int64)
         for start in range(0, total, BLOCK):
             keys = _keys(seed, start, min(start + BLOCK, total))
             counts += np.bincount((keys >> np.uint64(48)).astype(np.int64), minlength=_BINS)
+            progress(len(keys))
         ends = np.cumsum(counts)
         last = int(np.searchsorted(ends, count))  # the bin that holds the largest key drawn
         found = []
         for start in range(0, total, BLOCK):
             keys = _keys(seed, start, min(start + BLOCK, total))
             found.append(keys[keys >> np.uint64(48) == last])
+            progress(len(keys))
         rank = count - int(ends[last] - counts[last]) - 1
         return cls(seed, int(np.sort(np.concatenate(found))[rank]))
 

@@ -5,24 +5,30 @@ All that can be wrong with them is said before anything is written, and of all o
 
 from __future__ import annotations
 
+import glob
 import logging
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import Index, IndexedDataset, bin_path, idx_path, read_header
+from dataprep.layout import find_prefix
 from dataprep.manifest import DatasetManifest, eod_of, manifest_of
 from dataprep.selections import Run
 from dataprep.stages.verify import verify
+from dataprep.storage import MARK
+from dataprep.watcher import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from dataprep.manifest import Manifest
     from dataprep.specs import Recipe
+    from dataprep.watcher import Watcher
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +40,62 @@ NUM_ENDS = 100
 
 HARMLESS = {"no-tokens", "too-many"}
 """Errors that a pair may have and still be an input: they are of training on it as it is."""
+
+
+def find_inputs(texts: Iterable[str | Path]) -> list[Path]:
+    """What a person calls some prefixes, in the order given; a folder or a glob stands for all pairs in it, by name.
+
+    A glob may match prefixes, their files, or folders. What is half-made, or hidden, is left out.
+
+    Raises:
+        SpecError: one of them stands for no pair, or two for the same.
+    """
+    found: dict[str, tuple[Path, str | Path]] = {}
+    for text in texts:
+        for real, path in _pairs(text).items():
+            if real in found:
+                first, named = found[real]
+                raise SpecError(f"{first} comes twice: by {named}, and by {text}")
+            found[real] = path, text
+    return [path for path, _ in found.values()]
+
+
+def _pairs(text: str | Path) -> dict[str, Path]:
+    """The pairs that one name stands for, by where they really lie: a link to a folder brings nothing twice."""
+    path = Path(text)
+    if _lies_at(path):  # also beside a folder of that name, which Megatron makes for its index caches
+        paths = [path]
+    elif path.is_dir():
+        paths = _pairs_in(path)
+        if not paths:
+            raise SpecError(f"{path} is a folder without indexed pairs")
+    elif path.exists() or not glob.has_magic(str(text)):
+        paths = [find_prefix(path)]
+    else:
+        matches = [Path(name) for end in ("", ".idx", ".bin") for name in glob.glob(f"{text}{end}", recursive=True)]
+        paths = [pair for match in matches if match.is_dir() for pair in _pairs_in(match)]
+        paths = sorted({*paths, *_without_suffix(match for match in matches if not match.is_dir())})
+        if not paths:
+            raise SpecError(f"no indexed pair matches {text}")
+    found: dict[str, Path] = {}
+    for pair in paths:
+        found.setdefault(os.path.realpath(f"{pair}.bin"), pair)
+    return found
+
+
+def _pairs_in(folder: Path) -> list[Path]:
+    return sorted(_without_suffix(folder.iterdir()))
+
+
+def _without_suffix(paths: Iterable[Path]) -> set[Path]:
+    """The prefixes of those of these files that belong to a pair."""
+    files = (path for path in paths if path.suffix in (".bin", ".idx"))
+    return {path.with_suffix("") for path in files if MARK not in path.name and not path.name.startswith(".")}
+
+
+def _lies_at(prefix: Path) -> bool:
+    """Whether one of the two files of a pair is there."""
+    return bool(prefix.name) and any(prefix.with_name(prefix.name + suffix).exists() for suffix in (".bin", ".idx"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +131,26 @@ class Input:
         return (self.manifest.recipe,) if isinstance(self.manifest, DatasetManifest) else self.manifest.recipes
 
 
-def open_inputs(prefixes: Sequence[Path]) -> list[Input]:
+def open_inputs(prefixes: Sequence[Path], watcher: Watcher) -> list[Input]:
     """Prove the index of every pair, and see that they go together.
+
+    A manifest that cannot be read is a warning: it may be another program's.
 
     Raises:
         FormatError: some are broken; names all of them.
         SpecError: they are of several dtypes, tokenizers or policies.
     """
-    inputs, broken = [], []
-    for prefix in prefixes:
+    inputs, broken, unreadable = [], [], dict.fromkeys([""])
+    sizes = [_idx_bytes(prefix) for prefix in prefixes]
+    watcher.stage("check the inputs", sum(sizes))
+    for prefix, size in zip(prefixes, sizes, strict=True):
+        watcher(Progress(source_bytes=size))
         problem = _problem(prefix)
         if problem is None:
             dtype: Literal["uint16", "int32"] = "uint16" if read_header(idx_path(prefix)).code == 8 else "int32"
-            inputs.append(Input(prefix, manifest_of(prefix), dtype, Run.of(prefix)))
+            manifest, why = readable_manifest(prefix)
+            unreadable[why] = None
+            inputs.append(Input(prefix, manifest, dtype, Run.of(prefix)))
         else:
             broken.append(f"  {prefix}: {problem}")
     if broken:
@@ -90,10 +159,27 @@ def open_inputs(prefixes: Sequence[Path]) -> list[Input]:
             "\n".join([f"{of}; nothing was written. `dataprep repair` mends what can be mended", *broken[:100]])
             + (f"\n  and {len(broken) - 100:,} more" if len(broken) > 100 else "")
         )
+    for why in filter(None, unreadable):
+        log.warning("warning: going on as if it were not there: %s", why)
     _check_dtypes(inputs)
     _check_conventions(inputs)
     _compare_eods(inputs)
     return inputs
+
+
+def _idx_bytes(prefix: Path) -> int:
+    try:
+        return idx_path(prefix).stat().st_size
+    except OSError:
+        return 0  # it is broken, which is said later
+
+
+def readable_manifest(prefix: Path) -> tuple[Manifest | None, str]:
+    """The manifest of a pair, and why it cannot be read if it cannot."""
+    try:
+        return manifest_of(prefix), ""
+    except FormatError as error:
+        return None, str(error)
 
 
 def _problem(prefix: Path) -> str | None:
@@ -116,7 +202,7 @@ def index_problem(prefix: Path) -> str | None:
     """What is wrong with an index or the sizes of a pair, None if nothing is; a pair of nothing is right."""
     if _is_empty(prefix):
         return None
-    for problem in verify(prefix, "index").problems:
+    for problem in verify(idx_path(prefix), level="index").problems:
         if problem.severity == "error" and problem.code not in HARMLESS:
             return f"{problem.code}: {problem.message}"
     return None

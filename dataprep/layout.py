@@ -18,7 +18,7 @@
       <corpus>-<tokenizer>                      symlink to the newest of them
 
     <prefix>.bin .idx .manifest.json            a pair that was made from others, wherever its user wants it
-    <prefix>.tmp-<owner>/                       the same while it is made and proven, see `outputs`
+    <prefix>.tmp-<owner>/                       the same while it is made and proven, see `making`
 
 A name that holds ``.tmp-`` is private to one run and means nothing to any other.
 """
@@ -26,7 +26,6 @@ A name that holds ``.tmp-`` is private to one run and means nothing to any other
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
 import json
 import os
@@ -40,7 +39,7 @@ from dataprep.errors import SpecError
 from dataprep.storage import MARK, explain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,60 +257,6 @@ def find_prefix(text: str | Path) -> Path:
                 f"{path} is a folder with {len(found)} indexed pairs; name one{f': {names}' if names else ''}"
             )
         path = found[0].with_suffix("")
-    if not _lies_at(path):
+    if not path.name or not any(path.with_name(path.name + suffix).exists() for suffix in (".bin", ".idx")):
         raise SpecError(f"no such prefix: neither {path}.bin nor {path}.idx exists")
     return path
-
-
-def find_prefixes(texts: Iterable[str | Path]) -> list[Path]:
-    """What a person calls some prefixes, in the order given; a folder or a glob stands for all pairs in it, by name.
-
-    A glob may match prefixes, their files, or folders. What is half-made, or hidden, is left out.
-
-    Raises:
-        SpecError: one of them stands for no pair, or two for the same.
-    """
-    found: dict[str, tuple[Path, str | Path]] = {}
-    for text in texts:
-        for real, path in _pairs(text).items():
-            if real in found:
-                first, named = found[real]
-                raise SpecError(f"{first} comes twice: by {named}, and by {text}")
-            found[real] = path, text
-    return [path for path, _ in found.values()]
-
-
-def _pairs(text: str | Path) -> dict[str, Path]:
-    """The pairs that one name stands for, by where they really lie: a link to a folder brings nothing twice."""
-    path = Path(text)
-    if path.is_dir():
-        paths = _pairs_in(path)
-        if not paths:
-            raise SpecError(f"{path} is a folder without indexed pairs")
-    elif _lies_at(path) or path.exists() or not glob.has_magic(str(text)):
-        paths = [find_prefix(path)]
-    else:
-        matches = [Path(name) for end in ("", ".idx", ".bin") for name in glob.glob(f"{text}{end}", recursive=True)]
-        paths = [pair for match in matches if match.is_dir() for pair in _pairs_in(match)]
-        paths = sorted({*paths, *_without_suffix(match for match in matches if not match.is_dir())})
-        if not paths:
-            raise SpecError(f"no indexed pair matches {text}")
-    found: dict[str, Path] = {}
-    for pair in paths:
-        found.setdefault(os.path.realpath(f"{pair}.bin"), pair)
-    return found
-
-
-def _pairs_in(folder: Path) -> list[Path]:
-    return sorted(_without_suffix(folder.iterdir()))
-
-
-def _without_suffix(paths: Iterable[Path]) -> set[Path]:
-    """The prefixes of those of these files that belong to a pair."""
-    files = (path for path in paths if path.suffix in (".bin", ".idx"))
-    return {path.with_suffix("") for path in files if MARK not in path.name and not path.name.startswith(".")}
-
-
-def _lies_at(prefix: Path) -> bool:
-    """Whether one of the two files of a pair is there."""
-    return bool(prefix.name) and any(prefix.with_name(prefix.name + suffix).exists() for suffix in (".bin", ".idx"))

@@ -23,6 +23,10 @@ MAX_PARTS = 100_000
 """That the five digits of their names can count."""
 
 
+LOOKS = 1 << 10
+"""Places looked up before the index is mapped anew: each leaves up to 128 KiB that count as memory of the process."""
+
+
 class Places:
     """Tokens before each document of a pair whose index is right, looked up one by one.
 
@@ -32,6 +36,7 @@ class Places:
 
     def __init__(self, prefix: Path) -> None:
         self._index = Index(idx_path(prefix))
+        self._looked_up = 0
         self.num_documents = self._index.num_documents
         self.num_tokens = 0
         if len(self._index.sequence_lengths):
@@ -39,6 +44,9 @@ class Places:
             self.num_tokens = end + int(self._index.sequence_lengths[-1])
 
     def __call__(self, document: int) -> int:
+        self._looked_up += 1
+        if not self._looked_up % LOOKS:
+            self._index = Index(self._index.path)
         sequence = int(self._index.document_indices[document])
         if sequence == len(self._index.sequence_pointers):
             return self.num_tokens

@@ -22,23 +22,21 @@ import dataprep
 from dataprep.draws import Draw
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import HEADER, bin_path
-from dataprep.inputs import check_sequences, open_inputs
+from dataprep.inputs import check_sequences, find_inputs, open_inputs
 from dataprep.inspection import length_summary
-from dataprep.layout import find_prefix, find_prefixes
+from dataprep.layout import find_prefix
 from dataprep.lineage import Lineage
+from dataprep.making import Copied, Outputs, check_free, entry_of, output_prefix
 from dataprep.manifest import PairManifest
-from dataprep.outputs import Copied, Outputs, check_free, entry_of, output_prefix
 from dataprep.parting import Places, by_documents, by_fractions, by_tokens, shares_of
-from dataprep.selections import Drawn, Run, document_lengths, stretches, write_pair
-from dataprep.watcher import Silent
+from dataprep.selections import Drawn, Run, document_lengths, steps, stretches, told, write_pair
+from dataprep.watcher import Progress, Silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from fractions import Fraction
 
     from dataprep.selections import Selection
-    from dataprep.stages.verify import Report
-    from dataprep.storage import AtomicFile
     from dataprep.watcher import Watcher
 
 MAX_SEQUENCES = 2**31 - 1
@@ -50,10 +48,14 @@ MAX_NAMED_RUNS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A new pair: its prefix, and its manifest."""
+    """A new pair: its prefix, absolute, and its manifest."""
 
     prefix: str
     manifest: PairManifest
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {"prefix": self.prefix, "manifest": self.manifest.to_json()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def merge(prefixes: str | Path | Sequence[str | Path], output: str | Path, watch
     """Make one pair of several, in the order given.
 
     Args:
-        prefixes: see `layout.find_prefixes`.
+        prefixes: see `inputs.find_inputs`.
         output: the new prefix.
         watcher: is told how it gets on.
 
@@ -103,9 +105,9 @@ def merge(prefixes: str | Path | Sequence[str | Path], output: str | Path, watch
     """
     watcher = watcher or Silent()
     new = output_prefix(output)
-    paths = find_prefixes([prefixes] if isinstance(prefixes, str | Path) else prefixes)
+    paths = find_inputs([prefixes] if isinstance(prefixes, str | Path) else prefixes)
     _check_name(new, paths)
-    inputs = open_inputs(paths)
+    inputs = open_inputs(paths, watcher)
     check_sequences((each.run for each in inputs), MAX_SEQUENCES)
     options = {"inputs": [os.path.abspath(path) for path in paths]}
     plan = _Plan(new, inputs[0].dtype, tuple(each.run for each in inputs), options)
@@ -153,7 +155,7 @@ def split(
         raise SpecError("a pair is split by one of --documents, --tokens and --fractions")
     shares = shares_of(fractions) if fractions is not None else ()
     _check_numbered(new)
-    (source,) = open_inputs([path])
+    (source,) = open_inputs([path], watcher)
     if not source.run.num_bytes:
         raise SpecError(f"{path} holds no token; there is nothing to split")
     if documents is not None:
@@ -205,11 +207,13 @@ def sample(
     new = output_prefix(output)
     path = find_prefix(prefix)
     _check_name(new, [path])
-    (source,) = open_inputs([path])
+    (source,) = open_inputs([path], watcher)
     total = source.run.num_documents
     if not 0 < documents <= total:
         raise SpecError(f"--documents {documents}: {path} holds {total:,}; draw 1 to {total:,}")
-    drawn = Drawn.of(path, Draw.of(seed, total, documents))
+    watcher.stage("draw", 24 * total)
+    draw = Draw.of(seed, total, documents, lambda count: watcher(Progress(source_bytes=8 * count)))
+    drawn = Drawn.of(path, draw, watcher)
     options = {"input": os.path.abspath(path), "documents": documents, "seed": seed}
     plan = _Plan(new, source.dtype, (drawn,), options)
     runs = list(islice(drawn.runs(), MAX_NAMED_RUNS + 1))
@@ -259,31 +263,29 @@ def _make(
         plan.check()
     with Outputs(new, sum(plan.num_bytes for plan in plans)) as outputs:
         selections = [selection for plan in plans for selection in plan.selections]
-        total = sum(selection.num_bytes for selection in selections)
-        watcher.stage(command, total)
+        watcher.stage(command, steps(selections))
         written = [write_pair(outputs.private(plan.prefix), plan.dtype, plan.selections, watcher) for plan in plans]
         checksums = expected([checksum for _, copied in written for checksum in copied])
         copied = iter([Copied(s.prefix, s.num_bytes, sum_) for s, sum_ in zip(selections, checksums, strict=True)])
-        watcher.stage("verify", total)
+        num_bytes = sum(plan.num_bytes for plan in plans)
+        watcher.stage("verify", num_bytes + 8 * sum(selection.num_documents for selection in selections))
         made = []
         for plan, (idx, _) in zip(plans, written, strict=True):
             parts = list(islice(copied, len(plan.selections)))
-            manifest = _manifest(command, plan, idx, outputs.prove(plan.prefix, parts, watcher), outputs)
+            report = outputs.prove(plan.prefix, parts, watcher)
+            lengths = length_summary(told(document_lengths(outputs.private(plan.prefix)), watcher))
+            manifest = PairManifest(
+                dataprep_version=dataprep.__version__,
+                command=command,
+                options=plan.options,
+                recipes=tuple(plan.lineage.recipes),
+                parts=tuple(plan.lineage.parts),
+                prefixes=(entry_of(plan.prefix.name, plan.dtype, report, idx),),
+                lengths=lengths,
+                verification=outputs.verification(plan.prefix, report),
+                created=datetime.now(UTC).isoformat(timespec="seconds"),
+            )
             outputs.describe(plan.prefix, manifest)
             made.append(Made(os.path.abspath(plan.prefix), manifest))
         outputs.publish([plan.prefix for plan in plans])
     return made
-
-
-def _manifest(command: str, plan: _Plan, idx: AtomicFile, report: Report, outputs: Outputs) -> PairManifest:
-    return PairManifest(
-        dataprep_version=dataprep.__version__,
-        command=command,
-        options=plan.options,
-        recipes=tuple(plan.lineage.recipes),
-        parts=tuple(plan.lineage.parts),
-        prefixes=(entry_of(plan.prefix.name, plan.dtype, report, idx),),
-        lengths=length_summary(document_lengths(outputs.private(plan.prefix))),
-        verification=outputs.verification(plan.prefix, report),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-    )

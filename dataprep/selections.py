@@ -11,7 +11,7 @@ import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
 import numpy as np
 import xxhash
@@ -22,7 +22,7 @@ from dataprep.storage import COPY_BYTES, AtomicFile, copy_range, explain, write_
 from dataprep.watcher import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from io import FileIO
 
     import numpy.typing as npt
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from dataprep.watcher import Watcher
 
     Lengths = npt.NDArray[np.int32]
+
+N = TypeVar("N", bound=np.generic)
 
 STEP_BYTES = 256 << 20
 """Copied between two reports of progress."""
@@ -128,11 +130,10 @@ class Run:
 
 def _byte(index: Index, sequence: int) -> int:
     """Where a sequence begins, also the one behind the last."""
-    if sequence < len(index.sequence_pointers):
-        return int(index.sequence_pointers[sequence])
     if not sequence:
         return 0
-    return int(index.sequence_pointers[-1]) + int(index.sequence_lengths[-1]) * index.dtype.itemsize
+    pointer = int(index.read("sequence_pointers", sequence - 1, sequence)[0])
+    return pointer + int(index.read("sequence_lengths", sequence - 1, sequence)[0]) * index.dtype.itemsize
 
 
 def _copy_with_holes(source: int, target: int, start: int, stop: int) -> None:
@@ -165,9 +166,11 @@ class Drawn:
     num_bytes: int
 
     @classmethod
-    def of(cls, prefix: Path, draw: Draw) -> Self:
-        documents = sequences = num_bytes = 0
+    def of(cls, prefix: Path, draw: Draw, watcher: Watcher) -> Self:
+        documents = sequences = num_bytes = last = 0
         for block in _blocks(prefix, draw):
+            watcher(Progress(source_bytes=8 * (block.first - last)))
+            last = block.first
             documents += int(np.count_nonzero(block.taken))
             sequences += int(block.counts[block.taken].sum())
             num_bytes += int((block.stops - block.starts).sum())
@@ -231,12 +234,12 @@ def _blocks(prefix: Path, draw: Draw) -> Iterator[_Block]:
         last = min(first + BLOCK_DOCUMENTS, index.num_documents)
         taken = draw.chosen(first, last)
         if taken.any():
-            bounds, lengths, places = _read(index, first, last)
+            bounds, lengths, places = read_documents(index, first, last)
             places = places * item_size + _byte(index, int(bounds[0]))
             yield _Block(first, taken, np.diff(bounds), lengths, places[:-1][taken], places[1:][taken], item_size)
 
 
-def _read(index: Index, first: int, last: int) -> tuple[Offsets, Lengths, Offsets]:
+def read_documents(index: Index, first: int, last: int) -> tuple[Offsets, Lengths, Offsets]:
     """Of documents [first, last): boundaries, lengths of the sequences, and tokens before each boundary."""
     bounds = index.read("document_indices", first, last + 1)
     lengths = index.read("sequence_lengths", int(bounds[0]), int(bounds[-1]))
@@ -249,7 +252,7 @@ def document_lengths(prefix: Path) -> Iterator[Offsets]:
     """int64 pieces: the tokens of all documents of a pair whose index is right."""
     index = Index(idx_path(prefix))
     for first in range(0, index.num_documents, BLOCK_DOCUMENTS):
-        yield np.diff(_read(index, first, min(first + BLOCK_DOCUMENTS, index.num_documents))[2])
+        yield np.diff(read_documents(index, first, min(first + BLOCK_DOCUMENTS, index.num_documents))[2])
 
 
 def _gather(source: int, starts: Offsets, stops: Offsets, item_size: int) -> Iterator[npt.NDArray[Any]]:
@@ -258,9 +261,10 @@ def _gather(source: int, starts: Offsets, stops: Offsets, item_size: int) -> Ite
     for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(starts)], strict=True):
         for first in range(int(starts[low]), int(stops[high - 1]), READ_BYTES):
             size = min(READ_BYTES, int(stops[high - 1]) - first)
-            data = np.frombuffer(os.pread(source, size, first), f"<u{item_size}")
-            if data.nbytes != size:
-                raise OSError(errno.EIO, f"the file ends at byte {first + data.nbytes}, expected {first + size}")
+            found = os.pread(source, size, first)
+            if len(found) != size:
+                raise OSError(errno.EIO, f"the file ends at byte {first + len(found)}, expected {first + size}")
+            data = np.frombuffer(found, f"<u{item_size}")
             edges = np.zeros(len(data) + 1, np.int8)
             np.add.at(edges, np.clip(starts[low:high] - first, 0, size) // item_size, 1)
             np.add.at(edges, np.clip(stops[low:high] - first, 0, size) // item_size, -1)
@@ -278,23 +282,33 @@ def write_pair(
     Raises:
         OutputError: the file system refuses, or an input ends early.
     """
-    path = bin_path(prefix)
-    with explain(path, "create"):
-        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        checksums = []
+    path, checksums = bin_path(prefix), []
+    with explain(path, "write"), path.open("xb", buffering=0) as target:
         for selection in selections:
             with explain(path, f"copy {bin_path(selection.prefix)} to"):
-                checksums.append(selection.copy(target, watcher))
-        with explain(path, "finish"):
-            os.fsync(target)
-    finally:
-        os.close(target)
+                checksums.append(selection.copy(target.fileno(), watcher))
+        os.fsync(target.fileno())
     num_sequences = sum(selection.num_sequences for selection in selections)
     header = Header(CODES[dtype], num_sequences, sum(selection.num_documents for selection in selections) + 1)
+
+    def lengths() -> Iterator[Lengths]:
+        return told((piece for selection in selections for piece in selection.lengths()), watcher)
+
     with AtomicFile(idx_path(prefix)) as idx:
-        write_index(idx, header, lambda: (piece for each in selections for piece in each.lengths()), _ends(selections))
+        write_index(idx, header, lengths, told(_ends(selections), watcher))
     return idx, checksums
+
+
+def steps(selections: Iterable[Selection]) -> int:
+    """What `write_pair` tells a watcher, all together: bytes copied, and bytes read to write the index."""
+    return sum(each.num_bytes + 8 * each.num_sequences + 8 * each.num_documents for each in selections)
+
+
+def told(pieces: Iterable[npt.NDArray[N]], watcher: Watcher) -> Iterator[npt.NDArray[N]]:
+    """The same arrays; the watcher is told of their bytes."""
+    for piece in pieces:
+        watcher(Progress(source_bytes=piece.nbytes))
+        yield piece
 
 
 def _ends(selections: Sequence[Selection]) -> Iterator[Offsets]:

@@ -58,14 +58,14 @@ def output_error(path: Path, doing: str, error: OSError) -> OutputError:
         free = ""
         with contextlib.suppress(OSError):
             free = f" ({shutil.disk_usage(existing(path)).free / 1e6:.0f} MB free)"
-        again = "run the same command again: finished units are kept"
+        again = "run the same command again: what is finished is kept"
         hint = f"{what}{free}; make room or choose another --output, then {again}"
     elif error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         hint = f"{os.strerror(error.errno)}; choose a folder you can write to with --output"
     elif error.errno == errno.ENOTDIR:
         hint = "a part of this path is a file, not a folder; choose another --output"
     else:
-        hint = f"{error.strerror or error}; run the same command again once this is mended: finished units are kept"
+        hint = f"{error.strerror or error}; run the same command again once this is mended: what is finished is kept"
     return OutputError(f"cannot {doing} {path}: {hint}")
 
 

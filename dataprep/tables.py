@@ -134,3 +134,50 @@ def inspection(value: dict[str, Any]) -> Iterator[str]:
 def _table(rows: dict[str, str]) -> Iterator[str]:
     width = max(len(name) for name in rows)
     return (f"{name:<{width}}  {text}" for name, text in rows.items())
+
+
+def difference(value: dict[str, Any]) -> Iterator[str]:
+    """What `dataprep.diff` gives."""
+    a, b, first = value["a"], value["b"], value["first"]
+    dtypes = "" if a["dtype"] == b["dtype"] else f", {a['dtype']} and {b['dtype']}"
+    if value["same"]:
+        yield f"same  {a['num_documents']:,} documents, {a['num_tokens']:,} tokens{dtypes}"
+        return
+    yield value["relation"] if value["relation"] == "reordered" else "different"
+    for name, side in (("A", a), ("B", b)):
+        counts = "  ".join(f"{side[f'num_{what}']:,} {what}" for what in ("documents", "sequences", "tokens"))
+        yield f"{name}  {side['prefix']}  {counts}  {side['dtype']}"
+    if value["relation"] == "beginning":
+        names = "AB" if a["num_documents"] < b["num_documents"] else "BA"
+        yield f"{names[0]} is what {names[1]} begins with; there is more from document {first['document']:,} on:"
+    elif first["token"] is None:
+        yield f"document {first['document']:,} is the first that differs: the same ids, cut into other sequences:"
+    else:
+        yield f"document {first['document']:,}, token {first['token']:,} is the first that differs:"
+    for name, side in (("A", first["a"]), ("B", first["b"])):
+        if side is not None:
+            yield from _excerpt(name, side, first["token"])
+    if value["relation"] != "beginning":
+        both = min(a["num_documents"], b["num_documents"])
+        where = (
+            "the same documents in another order"
+            if value["relation"] == "reordered"
+            else f"{value['num_only_a']:,} are in A only, {value['num_only_b']:,} in B only"
+        )
+        yield f"{value['num_differing']:,} of {both:,} documents differ from the other one of their number; {where}"
+
+
+def _excerpt(name: str, side: dict[str, Any], token: int | None) -> Iterator[str]:
+    """Ids around the first that differs, which stands in brackets; the text of them; and the source."""
+    ids = [str(i) for i in side["ids"]]
+    if token is not None and token - side["start"] < len(ids):
+        ids[token - side["start"]] = f"[{ids[token - side['start']]}]"
+    before = "... " if side["start"] else ""
+    behind = " ..." if side["start"] + len(ids) < side["num_tokens"] else ""
+    yield f"{name}  {side['num_tokens']:,} tokens: {before}{' '.join(ids)}{behind}"
+    if side["text"] is not None:
+        yield f"   {side['text']!r}"
+    if side["file"] is not None:
+        first, last = side["first_row"] + 1, side["last_row"] + 1
+        rows = f"record {first:,}" if first == last else f"records {first:,} to {last:,}"
+        yield f"   from {side['file']}, {rows}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataprep import draws
@@ -21,6 +21,7 @@ def test_keys_are_splitmix64s():
     assert draws._keys(0, 2, 3)[0] == draws._keys(0, 0, 3)[2]
 
 
+@settings(max_examples=50)
 @given(total=st.integers(1, 300), seed=st.integers(-3, 2**70), block=st.integers(1, 64), data=st.data())
 def test_as_many_as_asked_for(total, seed, block, data):
     count = data.draw(st.integers(1, total))

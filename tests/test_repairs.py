@@ -849,7 +849,7 @@ def test_the_command_refuses_with_one_message(tmp_path):
 
 KILLED = """
 import os, signal, sys
-from dataprep import outputs, repairs, storage
+from dataprep import repairs, storage
 left = [int(sys.argv[1])]
 def dying(function):
     def call(*arguments, **options):

@@ -7,6 +7,8 @@ import json
 import logging
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from fractions import Fraction
 from pathlib import Path
@@ -15,13 +17,17 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import dataprep
+from dataprep import cli
+from dataprep.draws import Draw
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import CODES, Header, IndexedDataset, bin_path, idx_path, write_index
+from dataprep.layout import pair_manifest
 from dataprep.manifest import manifest_of
 from dataprep.reshaping import Made, merge, sample, split
-from dataprep.storage import AtomicFile
+from dataprep.storage import AtomicFile, write_json
 
 Documents = list[list[list[int]]]
 """Documents, each its sequences, each its ids."""
@@ -33,7 +39,7 @@ DTYPES = st.sampled_from(["uint16", "int32"])
 
 @pytest.fixture(autouse=True)
 def no_syncs(monkeypatch):
-    """That files are synced is for tests/test_outputs.py; a thousand small pairs need not be."""
+    """That files are synced is for tests/test_making.py; a thousand small pairs need not be."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
@@ -158,25 +164,25 @@ def test_a_sample_is_some_documents_in_their_order(documents, dtype, seed, data)
             assert set(numbers) < {part.start + i for part in more for i in range(part.num_documents)}
 
 
-def test_samples_of_a_large_pair(tmp_path):
+def test_samples_of_a_large_pair(tmp_path, monkeypatch):
     """With gaps that are read and gaps that are not, and more runs than a manifest names."""
-    lengths = np.random.default_rng(0).integers(0, 40, 60_000)
+    monkeypatch.setattr("dataprep.selections.GAP_BYTES", 4096)
+    monkeypatch.setattr("dataprep.reshaping.MAX_NAMED_RUNS", 2000)
+    lengths = np.random.default_rng(0).integers(0, 40, 20_000)
     ids = np.arange(lengths.sum(), dtype=np.uint16)
     documents = [[piece] if len(piece) else [] for piece in np.split(ids, np.cumsum(lengths)[:-1])]
     prefix = _write(tmp_path / "in", documents, "uint16")
-    for count in (20, 2_000, 30_000, 59_990):
+    for count in (20, 1_000, 10_000, 19_990):
         made = sample(prefix, tmp_path / f"s{count}", count, seed=1)
-        pair = IndexedDataset(made.prefix)
+        pair, parts = IndexedDataset(made.prefix), made.manifest.parts
+        numbers = np.flatnonzero(Draw.of(1, 20_000, count).chosen(0, 20_000)).tolist()
         assert pair.num_documents == count
-        parts = made.manifest.parts
-        if parts[0].drawn_from is None:
-            numbers = [part.start + i for part in parts for i in range(part.num_documents)]
-            assert np.array_equal(
-                pair.tokens, np.concatenate([ids[:0], *itertools.chain(*(documents[i] for i in numbers))])
-            )
+        assert np.array_equal(pair.tokens, np.concatenate([piece for i in numbers for piece in documents[i]]))
+        if count == 10_000:
+            assert (len(parts), parts[0].num_documents, parts[0].drawn_from) == (1, count, 20_000)
         else:
-            assert (count, len(parts), parts[0].num_documents, parts[0].drawn_from) == (30_000, 1, count, 60_000)
-    assert _bytes(sample(prefix, tmp_path / "all", 60_000).prefix) == _bytes(prefix)
+            assert [part.start + i for part in parts for i in range(part.num_documents)] == numbers
+    assert _bytes(sample(prefix, tmp_path / "all", 20_000).prefix) == _bytes(prefix)
 
 
 def test_a_split_by_fractions_is_of_tokens(tmp_path):
@@ -207,6 +213,7 @@ def test_a_folder_and_a_glob_stand_for_their_pairs_by_name(workspace):
     shutil.copy(workspace / "a.bin", workspace / "z.bin.tmp-1")
     (workspace / "notes.txt").write_text("x")
     (workspace / "link").symlink_to(workspace)
+    (workspace / "b" / "cache" / "GPTDataset_indices").mkdir(parents=True)
     order = lambda *names: [document[0][0] for document in _read(merge(names, tmp).prefix)]  # noqa: E731
     for names, expected in [
         ([workspace], [1, 0, 2, 3]),
@@ -214,7 +221,7 @@ def test_a_folder_and_a_glob_stand_for_their_pairs_by_name(workspace):
         ([f"{workspace}/*.idx"], [1, 0, 2, 3]),
         ([f"{workspace}/*"], [1, 0, 2, 3]),
         ([f"{workspace}/c[[]*", workspace / "b.idx"], [3, 0]),
-        ([workspace / "c[2]"], [3]),
+        ([workspace / "c[2]", workspace / "b"], [3, 0]),
     ]:
         with tempfile.TemporaryDirectory() as name:
             tmp = Path(name) / "new"
@@ -290,6 +297,19 @@ def test_eods_that_differ_are_a_warning(tmp_path, caplog):
     assert f"with 7: {tmp_path / 'a'}, {tmp_path / 'c'}; with 9: {tmp_path / 'b'}" in record.getMessage()
 
 
+def test_a_manifest_of_somebody_else_is_a_warning(tmp_path, caplog):
+    paths = [_write(tmp_path / name, [[[1, 7]]]) for name in "abc"]
+    (tmp_path / "manifest.json").write_text("[]")
+    pair_manifest(tmp_path / "c").write_text('{"schema_version": 99}')
+    with caplog.at_level(logging.WARNING):
+        made = merge(paths, tmp_path / "new" / "x")
+    assert [record.getMessage().partition(", found")[0] for record in caplog.records] == [
+        f"warning: going on as if it were not there: {path}: expected schema_version 1"
+        for path in (tmp_path / "manifest.json", pair_manifest(tmp_path / "c"))
+    ]
+    assert [part.recipe for part in made.manifest.parts] == [None] * 3
+
+
 # --- what is refused
 
 
@@ -315,7 +335,7 @@ def test_bad_requests(tmp_path):
     for make, said in [
         (lambda: merge([prefix], tmp_path / "in.bin"), "is one of the inputs"),
         (lambda: merge([prefix], tmp_path), "is a folder; name the pair in it"),
-        (lambda: merge([prefix], tmp_path / "old"), "is a folder"),
+        (lambda: merge([prefix], tmp_path / "old"), "Megatron's indices of a dataset"),
         (lambda: split(prefix, new), "one of --documents, --tokens and --fractions"),
         (lambda: split(prefix, new, documents=1, tokens=1), "one of --documents, --tokens and --fractions"),
         (lambda: split(prefix, new, documents=0), "--documents 0: expected at least 1"),
@@ -423,3 +443,189 @@ def _numbers(drawn: Made) -> list[int]:
         for part in drawn.manifest.parts
         for i in range(part.num_documents)
     ]
+
+
+@pytest.fixture
+def recipes(datasets) -> list:
+    """A recipe, and others that differ from it in one thing each."""
+    recipe = manifest_of(Path(datasets[0])).recipe
+    tokenizer, policy = recipe.tokenizer, recipe.policy
+    return [recipe] + [
+        recipe.model_copy(update=change)
+        for change in (
+            {"tokenizer": tokenizer.model_copy(update={"name": "other", "files": {"tokenizer.json": "0" * 64}})},
+            {"tokenizer": tokenizer.model_copy(update={"files": {"tokenizer.json": "0" * 64}})},
+            {"policy": policy.model_copy(update={"bos": "always"})},
+            {"policy": policy.model_copy(update={"eod": "none"})},
+            {"policy": policy.model_copy(update={"bos": "never", "dtype": "int32"})},
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (1, "tokenizers sample and other"),
+        (2, r"tokenizers tokenizer\.json \w{12} and tokenizer\.json 000000000000"),
+        (3, "bos not written and written"),
+        (4, "eod append and none"),
+        (5, None),
+    ],
+)
+def test_tokenizers_and_policies_that_do_not_go_together(tmp_path, recipes, other, said):
+    """The dtype asked for is no difference, and neither is how the same BOS was asked for."""
+    for name, recipe in (("a", recipes[0]), ("b", recipes[other])):
+        made = merge([_write(tmp_path / f"{name}-in", [[[1, 0]], [[2, 0]]])], tmp_path / name)
+        parts = tuple(part.model_copy(update={"recipe": 0}) for part in made.manifest.parts)
+        manifest = made.manifest.model_copy(update={"recipes": (recipe,), "parts": parts})
+        write_json(pair_manifest(tmp_path / name), manifest.to_json())
+    if said is None:
+        assert merge([tmp_path / "a", tmp_path / "b"], tmp_path / "new").manifest.tokenizer == recipes[0].tokenizer
+        return
+    with pytest.raises(SpecError, match=rf"{tmp_path / 'a'} and {tmp_path / 'b'} do not go together: {said}\. Build"):
+        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "new")
+    assert not idx_path(tmp_path / "new").exists()
+
+
+# --- sizes
+
+
+def _sparse(prefix: Path, lengths: list[int], dtype: str = "int32") -> Path:
+    """A pair of documents of these lengths, of zeros but for a 7 at the end of each; a file of holes."""
+    array, size = np.array(lengths, np.int32), np.dtype(dtype).itemsize
+    with AtomicFile(idx_path(prefix)) as file:
+        bounds = np.arange(len(array) + 1)
+        write_index(file, Header(CODES[dtype], len(array), len(array) + 1), lambda: [array], [bounds])
+    with bin_path(prefix).open("wb") as file:
+        for end in np.cumsum(array, dtype=np.int64).tolist():
+            file.seek((end - 1) * size)
+            file.write(np.array([7], dtype).tobytes())
+    return prefix
+
+
+def _is_sparse(prefix: str | Path) -> bool:
+    return bin_path(Path(prefix)).stat().st_blocks * 512 < 1 << 20
+
+
+BORDERS = [2**31 - 4, 2**31, 2**31 + 4, 2**32 - 4, 2**32, 2**32 + 4, 2**33, 2**33 + 8]
+"""Where documents of the sparse pairs begin, in bytes."""
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int32"])
+def test_pointers_at_the_32_bit_boundaries(tmp_path, monkeypatch, dtype):
+    """Of bytes and of tokens, in the first input and in a later one; nothing is read but the indices."""
+    unread = "xxh3_128:" + "0" * 32
+
+    def verify(prefix, *, level, parts, progress):
+        report = dataprep.verify(prefix, "index")
+        report.bin_checksum = unread
+        return report
+
+    monkeypatch.setattr("dataprep.making.verify", verify)
+    monkeypatch.setattr("dataprep.reshaping.stretches", lambda prefix, ends, watcher: ([unread] * len(ends), unread))
+    size = np.dtype(dtype).itemsize
+    lengths = (np.diff([0, *BORDERS]) // size).tolist()
+    a, b = _sparse(tmp_path / "a", lengths, dtype), _sparse(tmp_path / "b", [1, *lengths[:2]], dtype)
+    made = merge([a, b], tmp_path / "new")
+    pair, end = IndexedDataset(made.prefix), BORDERS[-1]
+    assert pair.sequence_pointers.tolist() == [0, *BORDERS, end + size, end + size + BORDERS[0]]
+    assert pair.num_tokens == (end + size + BORDERS[1]) // size > 2**31
+    assert made.manifest.prefixes[0].files.bin_bytes == pair.num_tokens * size
+    assert [int(pair[i][-1]) for i in range(len(pair))] == [7] * len(pair)
+    assert _is_sparse(made.prefix)
+    for limit in {2**31 // size, 2**32 // size, 2**31}:
+        parts = split(made.prefix, tmp_path / f"p{limit}", tokens=limit)
+        assert _bytes_of_idx(merge(_prefixes(parts), tmp_path / f"m{limit}")) == _bytes_of_idx(made)
+    seed, number = _draw_of_a_small_document(pair)
+    drawn = sample(made.prefix, tmp_path / "drawn", 1, seed)
+    assert pair.sequence_pointers[number] > 2**32
+    assert IndexedDataset(drawn.prefix)[0].tolist() == pair[number].tolist()
+
+
+def _draw_of_a_small_document(pair: IndexedDataset) -> tuple[int, int]:
+    """A seed that draws a document behind 2**32 bytes that is not gigabytes itself, and its number."""
+    small = np.flatnonzero((pair.lengths < 10) & (pair.sequence_pointers > 2**32))
+    for seed in range(1000):
+        (number,) = np.flatnonzero(Draw.of(seed, len(pair), 1).chosen(0, len(pair)))
+        if number in small:
+            return seed, int(number)
+    raise AssertionError("no seed draws one")
+
+
+def _bytes_of_idx(made: Made) -> bytes:
+    return idx_path(Path(made.prefix)).read_bytes()
+
+
+@pytest.mark.slow
+def test_beyond_the_32_bit_boundaries_with_all_proofs(tmp_path):
+    a = _sparse(tmp_path / "a", [2**29, 2])
+    for suffix in (".bin", ".idx"):
+        os.link(f"{a}{suffix}", tmp_path / f"b{suffix}")
+    made = merge([a, tmp_path / "b", _sparse(tmp_path / "c", [3])], tmp_path / "new")
+    assert made.manifest.verification["num_with_eod"] == 5
+    assert IndexedDataset(made.prefix).sequence_pointers.tolist() == [0, 2**31, 2**31 + 8, 2**32 + 8, 2**32 + 16]
+    assert _is_sparse(made.prefix)
+
+
+@pytest.mark.slow
+def test_two_thousand_inputs_take_little_memory_and_few_open_files(tmp_path):
+    """A million documents; tools that keep Python objects for each take gigabytes per ten million."""
+    _write(tmp_path / "x", [[[1, 2, 0]]] * 500, "uint16")
+    for i in range(2000):
+        for suffix in (".bin", ".idx"):
+            os.link(tmp_path / f"x{suffix}", tmp_path / f"in{i:04d}{suffix}")
+    script = """
+import re, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+import dataprep
+made = dataprep.merge(sys.argv[1], sys.argv[2])
+print(made.manifest.prefixes[0].num_documents, re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
+"""
+    command = [sys.executable, "-c", script, f"{tmp_path}/in*", str(tmp_path / "new")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    documents, kilobytes = map(int, done.stdout.split())
+    assert documents == 2000 * 500
+    assert kilobytes < 200_000
+
+
+# --- the command line
+
+
+def test_the_commands(tmp_path):
+    prefix = _write(tmp_path / "in", [[[1, 2]], [[3]], [[4]]])
+
+    def run(*arguments) -> tuple[int, list[str]]:
+        done = CliRunner().invoke(cli.app, ["--quiet", *map(str, arguments)])
+        return done.exit_code, done.stdout.splitlines()
+
+    parts = [f"{tmp_path}/part-0000{i}" for i in range(2)]
+    assert run("split", prefix, "--output", tmp_path / "part", "--tokens", 2) == (0, parts)
+    assert run("merge", *parts, "-o", tmp_path / "new") == (0, [f"{tmp_path}/new"])
+    code, lines = run("sample", prefix, "-o", tmp_path / "few", "--documents", 2, "--seed", 3, "--json")
+    value = json.loads("\n".join(lines))
+    assert (code, value["prefix"]) == (0, f"{tmp_path}/few")
+    assert value["manifest"] == json.loads(pair_manifest(tmp_path / "few").read_text())
+    assert value["manifest"]["options"] == {"input": str(prefix), "documents": 2, "seed": 3}
+    code, lines = run("split", prefix, "-o", tmp_path / "f", "--fractions", "0.5,0.5", "--json")
+    assert [each["prefix"] for each in json.loads("\n".join(lines))] == [f"{tmp_path}/f-00000", f"{tmp_path}/f-00001"]
+
+
+@pytest.mark.megatron
+@pytest.mark.parametrize("dtype", ["uint16", "int32"])
+def test_megatrons_builder_merges_to_the_same_bytes(tmp_path, dtype):
+    """Its `IndexedDatasetBuilder.add_index`, which tools/merge_datasets.py calls."""
+    pytest.importorskip("torch")
+    indexed_dataset = pytest.importorskip("megatron.core.datasets.indexed_dataset")
+    draw = np.random.default_rng(0)
+    paths = []
+    for i in range(9):
+        documents = [
+            [draw.integers(0, 60_000, draw.integers(0, 9)).tolist() for _ in range(draw.integers(0, 4))]
+            for _ in range(i)
+        ]
+        paths.append(_write(tmp_path / f"in{i}", [*documents, [[1]]], dtype))
+    builder = indexed_dataset.IndexedDatasetBuilder(str(tmp_path / "theirs.bin"), dtype=np.dtype(dtype).type)
+    for path in paths:
+        builder.add_index(str(path))
+    builder.finalize(str(tmp_path / "theirs.idx"))
+    assert _bytes(merge(paths, tmp_path / "ours").prefix) == _bytes(tmp_path / "theirs")

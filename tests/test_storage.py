@@ -140,7 +140,7 @@ def test_a_refusal_is_an_output_error_that_leaves_nothing(workspace, monkeypatch
             file.write(b"new")
             _fail(patch, name, errno.EIO)
 
-    with pytest.raises(OutputError, match=r"Input/output error.*finished units are kept"):
+    with pytest.raises(OutputError, match=r"Input/output error.*what is finished is kept"):
         write()
     if name == "close":
         original(closed[0])

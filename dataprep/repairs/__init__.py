@@ -29,8 +29,8 @@ from dataprep.definitions import identify
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import bin_path
 from dataprep.layout import find_prefix
+from dataprep.making import output_prefix
 from dataprep.manifest import eod_of, manifest_of
-from dataprep.outputs import output_prefix
 from dataprep.repairs.case import Change, Known
 from dataprep.repairs.diagnosis import diagnose
 from dataprep.repairs.writing import outputs_of, write

@@ -54,7 +54,7 @@ def output_prefix(text: str | Path) -> Path:
     path = Path(text)
     if path.suffix in (".bin", ".idx"):
         path = path.with_suffix("")
-    if not path.name or path.is_dir():
+    if not path.name or (path.is_dir() and not _caches(path).exists()):
         raise SpecError(f"--output {text} is a folder; name the pair in it, as in {path / 'merged'}")
     _clear_others(path)
     return path
@@ -76,12 +76,20 @@ def check_free(prefix: Path) -> None:
     for path in (bin_path(prefix), idx_path(prefix), pair_manifest(prefix)):
         if os.path.lexists(path):
             raise SpecError(f"{path} exists; choose another --output, or remove it first")
-    caches = prefix / "cache" / "GPTDataset_indices"
+    caches = _caches(prefix)
     if caches.exists():
         raise SpecError(
             f"{caches} holds Megatron's indices of a dataset that lay here before, and Megatron would take them for "
             "the new one's; choose another --output, or remove them first"
         )
+
+
+def _caches(prefix: Path) -> Path:
+    """Where Megatron keeps its indices of a pair unless it is told otherwise, in a folder named like the prefix.
+
+    Source: megatron-core 0.16.1, gpt_dataset.py, `_build_document_sample_shuffle_indices`.
+    """
+    return prefix / "cache" / "GPTDataset_indices"
 
 
 def entry_of(name: str, dtype: Literal["uint16", "int32"], report: Report, idx: AtomicFile) -> Prefix:
@@ -178,7 +186,9 @@ class Outputs:
         ends = list(accumulate(part.num_bytes for part in parts))
         expected = [part.checksum for part in parts]
         told = list(zip(ends, expected, strict=True))
-        report = verify(private, "tokens", told, lambda n: watcher(Progress(source_bytes=n)))
+        report = verify(
+            private, level="tokens", parts=told, progress=lambda count: watcher(Progress(source_bytes=count))
+        )
         if report.ok:
             return report
         found, _ = stretches(private, ends, Silent())

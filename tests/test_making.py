@@ -1,4 +1,4 @@
-"""`dataprep.outputs`: new pairs appear whole and proven, all or none, whenever their maker dies."""
+"""`dataprep.making`: new pairs appear whole and proven, all or none, whenever their maker dies."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 import dataprep
-from dataprep import outputs, storage
+from dataprep import making, storage
 from dataprep.batches import TokenBatch
 from dataprep.errors import BusyError, OutputError, SpecError
 from dataprep.indexed import IndexedDataset, IndexedWriter, bin_path
 from dataprep.layout import pair_manifest
-from dataprep.outputs import Outputs
+from dataprep.making import Outputs
 from dataprep.reshaping import merge, sample, split
 from dataprep.storage import MARK
 
@@ -77,7 +77,9 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("command", ["merge", "sample", pytest.param("split", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "command", ["merge", *(pytest.param(name, marks=pytest.mark.slow) for name in ("split", "sample"))]
+)
 def test_a_power_failure_at_any_step(pair, workspace, command):
     """Nothing is complete that is not whole, and the same command works afterwards; if all is named, it is done."""
     make, prefixes = COMMANDS[command]
@@ -110,7 +112,9 @@ def test_a_power_failure_at_any_step(pair, workspace, command):
     assert seen >= {"open", "mkdir", "write", "fsync", "replace", "link"}
 
 
-@pytest.mark.parametrize("command", ["merge", "sample", pytest.param("split", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "command", ["merge", *(pytest.param(name, marks=pytest.mark.slow) for name in ("split", "sample"))]
+)
 def test_a_refusal_at_any_step_leaves_nothing(pair, workspace, command):
     """Or all, where there is another way: a copy without the kernel, a rename for a link."""
     make, prefixes = COMMANDS[command]
@@ -252,7 +256,7 @@ def test_a_copy_that_goes_wrong_is_found_without_a_manifest(pair, workspace, mon
 def test_what_no_training_could_use_is_not_made(pair, workspace):
     with bin_path(pair).open("r+b") as file:
         file.write(b"\xff\xff\xff\xff")
-    with pytest.raises(OutputError, match=r"new was not made, because it would be broken: id-negative: .*new\.bin"):
+    with pytest.raises(OutputError, match=r"new was not made, because it would be broken: id-negative: "):
         merge([pair], workspace / "new")
 
 
@@ -261,4 +265,4 @@ def test_the_manifest_names_the_final_names_alone(pair, workspace):
     text = pair_manifest(Path(made.prefix)).read_text()
     assert MARK not in text
     assert made.manifest.verification["prefix"] == "new"
-    assert outputs.LOCK not in _names(workspace)
+    assert making.LOCK not in _names(workspace)
