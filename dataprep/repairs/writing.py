@@ -24,9 +24,9 @@ from dataprep.making import Copied, Outputs, check_free, entry_of
 from dataprep.manifest import PairManifest
 from dataprep.repairs.evidence import scan
 from dataprep.repairs.sequences import document_lengths, part
-from dataprep.selections import Run, stretches, write_pair
+from dataprep.selections import Run, steps, stretches, write_pair
 from dataprep.storage import write_all
-from dataprep.watcher import Silent
+from dataprep.watcher import Progress, Silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -103,10 +103,11 @@ class Mended:
             Run(self.prefix, 0, 0, 0, 0, first * size, stop * size).copy(target, watcher)
             return None
         digest = xxhash.xxh3_128()
-        for start, ids in scan(bin_path(self.prefix), self.source, watcher):
+        for start, ids in scan(bin_path(self.prefix), self.source, Silent()):
             wanted = ids[max(0, first - start) : max(0, stop - start)].astype(self.dtype)
             write_all(target, wanted)
             digest.update(wanted.data)
+            watcher(Progress(source_bytes=wanted.nbytes))
         return f"xxh3_128:{digest.hexdigest()}"
 
 
@@ -150,7 +151,7 @@ def write(
         EncodeError: a sequence is too long for an index. In all cases nothing has the new name.
     """
     with Outputs(output, sum(_num_bytes(pair) for pair in pairs.values())) as outputs:
-        watcher.stage("write", sum(pair.num_tokens * pair.source.itemsize for pair in pairs.values()))
+        watcher.stage("write", steps(pairs.values()))
         written = {
             name: write_pair(outputs.private(name), diagnosis.dtype, (pair,), watcher) for name, pair in pairs.items()
         }
