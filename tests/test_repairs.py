@@ -23,6 +23,7 @@ from dataprep.repairs import Wanted, repair
 from dataprep.repairs.sequences import Sequences, cuts
 from dataprep.stages.verify import verify
 from dataprep.storage import MARK
+from dataprep.watcher import Silent
 
 EOD = 50
 CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6, "float32": 7, "uint16": 8}
@@ -517,6 +518,19 @@ def test_a_full_disk_leaves_nothing(sound, tmp_path, mounted):
     with pytest.raises(OutputError):
         repair(prefix, folder / "new")
     assert [path.name for path in folder.iterdir()] == ["ballast"]
+
+
+@pytest.mark.parametrize("when", ["examine", "write", "verify"])
+def test_ctrl_c_leaves_nothing(sound, tmp_path, when):
+    class Stopping(Silent):
+        def stage(self, name, total_bytes, done_bytes=0, fetch_bytes=0):
+            if name == when:
+                raise KeyboardInterrupt
+
+    prefix = overflowed(sound).write(tmp_path / "old")
+    with pytest.raises(KeyboardInterrupt):
+        repair(prefix, tmp_path / "new", watcher=Stopping())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old.bin", "old.idx"]
 
 
 def test_the_tokenizer_tells_eod_and_vocabulary(tmp_path, make_tokenizer):
