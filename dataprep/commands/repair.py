@@ -14,7 +14,17 @@ from dataprep.commands.app import JsonOption, app, note, print_json, print_lines
 def repair(
     context: typer.Context,
     prefix: Annotated[str, typer.Argument(help="Path without .bin and .idx.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="NEW", help="The new prefix; it must not exist.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="NEW", help="The new prefix; it must not exist.")
+    ] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            "--cache",
+            metavar="DIR",
+            help="Instead: delete the pair's stale Megatron index caches, there and beside it.",
+        ),
+    ] = None,
     eod: Annotated[
         int | None, typer.Option("--eod", metavar="ID", help="The id that ends documents, where only it can tell.")
     ] = None,
@@ -44,6 +54,11 @@ def repair(
 
     if dtype not in (None, "uint16", "int32"):
         raise SpecError(f"--dtype {dtype}: expected uint16 or int32")
+    if cache is not None or output is None:
+        if output is not None or cache is None:
+            raise SpecError("give --output NEW to mend the pair, or --cache DIR to delete its stale index caches")
+        _clear(context, prefix, cache, dry_run, as_json)
+        return
     wanted = Wanted(eod, tokenizer, cast("Literal['uint16', 'int32'] | None", dtype), documents)
     with progress.watch(context.obj["quiet"]) as watcher:
         result = mend(prefix, output, wanted, dry_run, watcher)
@@ -60,3 +75,15 @@ def repair(
         return
     note(*([] if context.obj["quiet"] else changes))
     print_lines(result.prefixes)
+
+
+def _clear(context: typer.Context, prefix: str, cache: Path, dry_run: bool, as_json: bool) -> None:
+    from dataprep.repairs import clear_caches
+
+    changes = clear_caches(prefix, cache, dry_run)
+    if as_json:
+        print_json({"prefix": prefix, "changes": [change.to_json() for change in changes], "is_written": not dry_run})
+        return
+    if not changes and not context.obj["quiet"]:
+        note(f"nothing to delete: no index cache of {prefix} is stale or damaged")
+    print_lines(f"{change.code}: {change.text}" for change in changes)

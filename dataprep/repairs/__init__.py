@@ -12,6 +12,7 @@
     case        one pair while it is looked at
     diagnosis   what it must have been, and what is to become of it
     writing     the new pair
+    caching     Megatron's index caches of a pair, the only thing that is mended in place
 
 The input is only ever read. What cannot be proven is refused, and then nothing is written.
 """
@@ -25,12 +26,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dataprep.catalog import find_tokenizer
+from dataprep.checks.report import Expected
 from dataprep.definitions import identify
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import bin_path
 from dataprep.layout import find_prefix
 from dataprep.making import output_prefix
 from dataprep.manifest import eod_of, manifest_of
+from dataprep.repairs.caching import clear_caches
 from dataprep.repairs.case import Change, Known
 from dataprep.repairs.diagnosis import diagnose
 from dataprep.repairs.writing import outputs_of, write
@@ -42,7 +45,7 @@ if TYPE_CHECKING:
     from dataprep.repairs.case import Dtype
     from dataprep.watcher import Watcher
 
-__all__ = ["Change", "Repaired", "Wanted", "repair"]
+__all__ = ["Change", "Repaired", "Wanted", "clear_caches", "repair"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +122,11 @@ def repair(
         raise SpecError(f"--output {new} is the pair itself, and nothing is mended in place; choose another")
     manifest, unreadable = _manifest(path)
     scratch = new.parent if new.parent.is_dir() and not dry_run else Path(tempfile.gettempdir())
-    diagnosis = diagnose(path, _known(path, wanted, manifest), scratch, watcher)
+    known = _known(path, wanted, manifest)
+    diagnosis = diagnose(path, known, scratch, watcher)
     warnings = (*unreadable, *diagnosis.warnings)
     if not diagnosis.changes:
-        _check_sound(path, watcher)
+        _check_sound(path, known, watcher)
         return Repaired(str(path), (os.path.abspath(path),), (), warnings, False)
     pairs = outputs_of(path, diagnosis, new)
     if not dry_run:
@@ -152,14 +156,15 @@ def _known(path: Path, wanted: Wanted, manifest: Manifest | None) -> Known:
     return Known(eod if wanted.eod is None else wanted.eod, vocab_size, wanted.dtype, wanted.documents, published)
 
 
-def _check_sound(path: Path, watcher: Watcher) -> None:
+def _check_sound(path: Path, known: Known, watcher: Watcher) -> None:
     """Make sure that a pair of which nothing can be mended has nothing that would have to be.
 
     Raises:
         FormatError: `verify` finds errors.
     """
     watcher.stage("verify", bin_path(path).stat().st_size)
-    report = verify(path, "tokens", progress=lambda count: watcher(Progress(source_bytes=count)))
+    expect = Expected(vocab_size=known.vocab_size, eod_id=known.eod)
+    report = verify(path, "tokens", expect, progress=lambda count: watcher(Progress(source_bytes=count)))
     problem = next((problem for problem in report.problems if problem.severity == "error"), None)
     if problem is not None:
         raise FormatError(f"{path} cannot be repaired: {problem.code}: {problem.message}")
