@@ -4,14 +4,16 @@
     plan           what `run` would do
     download       fetch a corpus, for any tokenizer
     repair         mend a .bin/.idx pair, in a new one
-    verify         prove a .bin/.idx pair
+    verify         prove a .bin/.idx pair, for what a training expects of it (`Expected`)
     merge          one pair of several
     split          several pairs of one
     sample         a pair of documents drawn from another
     diff           where two pairs part
     open_dataset   read one: ``len(ds)``, ``ds[i]``, ``ds.lengths``; numpy only
-    inspect        counts and length quantiles
+    inspect        counts, lengths, frequent tokens, repeated documents
     decode         one document as text
+    training_sample  one sample as Megatron trains on it, and `Sampling`, what decides which that is
+    where          the source file and record of a document, or of those in a sample
 
 The same verbs as the command line's. Nothing heavy is imported before a verb is used.
 """
@@ -22,18 +24,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dataprep.checks.report import Expected
     from dataprep.differences import diff
+    from dataprep.excerpts import decode, where
+    from dataprep.excerpts import sample as training_sample
     from dataprep.fetching import download
     from dataprep.indexed import IndexedDataset as open_dataset
-    from dataprep.inspection import decode, inspect
+    from dataprep.inspection import inspect
     from dataprep.planning import plan
     from dataprep.repairs import repair
     from dataprep.reshaping import merge, sample, split
     from dataprep.runner import run
+    from dataprep.samples import Sampling
     from dataprep.stages.verify import verify
 
 __version__ = "0.1.0"
 __all__ = [
+    "Expected",
+    "Sampling",
     "decode",
     "diff",
     "download",
@@ -45,11 +53,15 @@ __all__ = [
     "run",
     "sample",
     "split",
+    "training_sample",
     "verify",
+    "where",
 ]
 
 _HOMES = {
-    "decode": ("dataprep.inspection", "decode"),
+    "Expected": ("dataprep.checks.report", "Expected"),
+    "Sampling": ("dataprep.samples", "Sampling"),
+    "decode": ("dataprep.excerpts", "decode"),
     "diff": ("dataprep.differences", "diff"),
     "download": ("dataprep.fetching", "download"),
     "inspect": ("dataprep.inspection", "inspect"),
@@ -60,7 +72,9 @@ _HOMES = {
     "run": ("dataprep.runner", "run"),
     "sample": ("dataprep.reshaping", "sample"),
     "split": ("dataprep.reshaping", "split"),
+    "training_sample": ("dataprep.excerpts", "sample"),
     "verify": ("dataprep.stages.verify", "verify"),
+    "where": ("dataprep.excerpts", "where"),
 }
 
 

@@ -210,12 +210,13 @@ def _gpt2_config(vocab: Any, merges: str) -> dict[str, Any]:
     }
 
 
-def define(type_: TokenizerType, path: Path) -> Definition:
+def define(type_: TokenizerType, path: Path, merges: str | None = None) -> Definition:
     """Read the files of a tokenizer; again only once one of them has changed.
 
     Args:
         type_: Megatron's name.
         path: the folder that holds them, or one of them.
+        merges: the second file of a GPT2BPETokenizer, where `path` is the first and neither has its usual name.
 
     Raises:
         SpecError: a file is missing or unreadable.
@@ -223,6 +224,7 @@ def define(type_: TokenizerType, path: Path) -> Definition:
     folder = path if path.is_dir() else path.parent
     names = FILES[type_]
     files = [path] if len(names) == 1 and not path.is_dir() else [folder / name for name in names]
+    files = [path, Path(merges)] if merges is not None else files
     hints = [folder / hint for hint in HINTS if type_ == "HuggingFaceTokenizer" and (folder / hint).is_file()]
     try:
         stamps = tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in map(Path.stat, [*files, *hints]))
@@ -273,7 +275,7 @@ def identify(spec: TokenizerSpec, path: Path) -> TokenizerIdentity:
     Raises:
         SpecError: not a tokenizer of this type, or the EOD it names does not exist.
     """
-    definition = define(spec.type, path)
+    definition = define(spec.type, path, spec.merges)
     bos_text, eod_text = definition.names.get("bos_token"), spec.eod or definition.names.get("eos_token")
     adds_bos = False
     if spec.type == "Llama2Tokenizer":
@@ -307,6 +309,7 @@ def identify(spec: TokenizerSpec, path: Path) -> TokenizerIdentity:
         name=spec.name,
         type=spec.type,
         path=os.path.abspath(path),
+        merges=os.path.abspath(spec.merges) if spec.merges is not None else None,
         origin=f"hf://{spec.repo}@{spec.revision}" if spec.path is None else "",
         files={name: hashlib.sha256(content).hexdigest() for name, content in sorted(definition.contents.items())},
         vocab_size=definition.vocab_size,
@@ -342,7 +345,7 @@ def _choices(definition: Definition) -> str:
 
 def bos_disagreement(identity: TokenizerIdentity) -> str | None:
     """What to say where ``tokenizer.json`` and the flag beside it do not agree on BOS; None: they do."""
-    flag = define(identity.type, Path(identity.path)).names.get("add_bos_token")
+    flag = define(identity.type, Path(identity.path), identity.merges).names.get("add_bos_token")
     if flag is None or (flag == "true") == identity.adds_bos:
         return None
     return (
@@ -354,7 +357,7 @@ def bos_disagreement(identity: TokenizerIdentity) -> str | None:
 
 def missing_eod(identity: TokenizerIdentity) -> SpecError:
     """The error for a tokenizer that does not say which token ends a document."""
-    definition = define(identity.type, Path(identity.path))
+    definition = define(identity.type, Path(identity.path), identity.merges)
     return SpecError(
         f"the tokenizer {identity.name} does not say which token ends a document; {_choices(definition)}, "
         "or write none with --set policy.eod=none"
@@ -368,7 +371,7 @@ def load(identity: TokenizerIdentity) -> Definition:
         SpecError: they are not the same any more.
     """
     try:
-        definition = define(identity.type, Path(identity.path))
+        definition = define(identity.type, Path(identity.path), identity.merges)
     except SpecError as error:
         if not identity.origin:
             raise
@@ -378,22 +381,3 @@ def load(identity: TokenizerIdentity) -> Definition:
         if hashlib.sha256(content).hexdigest() != identity.files[name]:
             raise SpecError(f"{identity.path}: {name} is not the file that the recipe names: its sha256 differs")
     return definition
-
-
-def decode(definition: Definition, ids: list[int]) -> str:
-    """Ids back to text, special tokens shown as they are written."""
-    if definition.type != "Llama2Tokenizer":
-        import tokenizers
-
-        return str(tokenizers.Tokenizer.from_str(definition.text("encode")).decode(ids, skip_special_tokens=False))
-    model, specials = definition.sentencepiece, set(definition.specials.values())
-    parts: list[str] = []
-    run: list[int] = []
-    for i in [*ids, -1]:
-        if i in specials or i < 0:
-            parts += [model.decode(run)] if run else []
-            parts += [model.id_to_piece(i)] if i >= 0 else []
-            run = []
-        else:
-            run.append(i)
-    return "".join(parts)

@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 import xxhash
 
-from dataprep.definitions import decode, define, load
+from dataprep.decoding import Decoder
+from dataprep.definitions import define, load
 from dataprep.errors import DataprepError, FormatError
 from dataprep.indexed import CHUNK, Index, bin_path, idx_path
 from dataprep.inputs import index_problem, readable_manifest
 from dataprep.layout import find_prefix
 from dataprep.parting import Places
+from dataprep.provenance import source_of
 from dataprep.selections import BLOCK_DOCUMENTS, open_bin, read_documents
 from dataprep.storage import COPY_BYTES
 from dataprep.watcher import Progress, Silent
@@ -267,25 +269,18 @@ def _excerpt(side: _Side, document: int, token: int, definition: Definition | No
     start = max(0, token - BEFORE)
     blocks = side.blocks(place + start, min(token + AFTER, stop - place) - start)
     ids = tuple(i for block in blocks for i in block.tolist())
-    text = None
-    if definition is not None:
-        with contextlib.suppress(IndexError, OverflowError, ValueError):  # ids that are not the tokenizer's
-            text = decode(definition, list(ids))
-    found = side.manifest.locate(document) if side.manifest is not None else None
+    text = Decoder(definition).text(list(ids)) if definition is not None else None
+    found = source_of(side.manifest, document) if side.manifest is not None else None
     if found is None:
         return Excerpt(stop - place, start, ids, text, None, None, None)
-    recipe, span, number = found
-    first, last = span.first_row, span.first_row + span.num_records - 1
-    if span.num_documents == span.num_records:
-        first = last = first + number
-    return Excerpt(stop - place, start, ids, text, recipe.files[span.file].path, first, last)
+    return Excerpt(stop - place, start, ids, text, found["file"], found["first_row"], found["last_row"])
 
 
 def _named(tokenizer: str) -> Definition:
     from dataprep.catalog import find_tokenizer
 
     spec, place = find_tokenizer(tokenizer, {})
-    return define(spec.type, place)
+    return define(spec.type, place, spec.merges)
 
 
 def _of_manifest(side: _Side) -> Definition | None:

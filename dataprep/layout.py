@@ -246,17 +246,31 @@ def find_prefix(text: str | Path) -> Path:
     Raises:
         SpecError: no such pair.
     """
+    found = find_prefixes(text)
+    if len(found) != 1:
+        raise SpecError(f"{text} is a folder with {len(found)} indexed pairs; name one: {_some(found)}")
+    return found[0]
+
+
+def find_prefixes(text: str | Path) -> list[Path]:
+    """The same, but of a folder all pairs in it, in the order of their names; a pair may lack one of its files.
+
+    Raises:
+        SpecError: no such pair, or a folder without any.
+    """
     path = Path(text)
     if path.suffix in (".bin", ".idx"):
         path = path.with_suffix("")
-    elif path.is_dir():
-        found = sorted(path.glob("*.idx"))
-        if len(found) != 1:
-            names = ", ".join(str(p.with_suffix("")) for p in found[:5])
-            raise SpecError(
-                f"{path} is a folder with {len(found)} indexed pairs; name one{f': {names}' if names else ''}"
-            )
-        path = found[0].with_suffix("")
-    if not path.name or not any(path.with_name(path.name + suffix).exists() for suffix in (".bin", ".idx")):
+    if path.name and any(path.with_name(path.name + suffix).exists() for suffix in (".bin", ".idx")):
+        return [path]  # also beside a folder of that name, which Megatron makes for its index caches
+    if not path.is_dir():
         raise SpecError(f"no such prefix: neither {path}.bin nor {path}.idx exists")
-    return path
+    found = sorted({entry.with_suffix("") for entry in path.iterdir() if entry.suffix in (".bin", ".idx")})
+    found = [prefix for prefix in found if MARK not in prefix.name]
+    if not found:
+        raise SpecError(f"{path} is a folder with 0 indexed pairs")
+    return found
+
+
+def _some(prefixes: list[Path]) -> str:
+    return ", ".join(map(str, prefixes[:5])) + (" ..." if len(prefixes) > 5 else "")

@@ -34,8 +34,8 @@ from dataprep.watcher import Progress, Silent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dataprep.checks.report import Report
     from dataprep.manifest import PairManifest
-    from dataprep.stages.verify import Report
     from dataprep.storage import AtomicFile
     from dataprep.watcher import Watcher
 

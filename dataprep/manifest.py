@@ -336,13 +336,16 @@ def manifest_of(prefix: Path) -> Manifest | None:
     Raises:
         FormatError: there is one, and it cannot be read.
     """
-    own = pair_manifest(prefix)
-    if own.exists():
-        return _load(own, PairManifest)
-    path = prefix.parent / "manifest.json"
+    own, common = pair_manifest(prefix), prefix.parent / "manifest.json"
+    path = own if own.exists() else common
     if not path.exists():
         return None
-    manifest = load_manifest(path)
+    value = _read(path)
+    manifest: Manifest
+    if value.get("kind") == "pair":
+        manifest = _model(PairManifest, value, path)
+    else:
+        manifest = _model(DatasetManifest, value, path)
     return manifest if prefix.name in {entry.name for entry in manifest.prefixes} else None
 
 
@@ -352,10 +355,10 @@ def load_manifest(path: Path) -> DatasetManifest:
     Raises:
         FormatError: missing, not JSON, or written by a version this one does not know.
     """
-    return _load(path, DatasetManifest)
+    return _model(DatasetManifest, _read(path), path)
 
 
-def _load(path: Path, model: type[M]) -> M:
+def _read(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -363,6 +366,11 @@ def _load(path: Path, model: type[M]) -> M:
     found = value.get("schema_version") if isinstance(value, dict) else type(value).__name__
     if found != SCHEMA:
         raise FormatError(f"{path}: expected schema_version {SCHEMA}, found {found!r}; update dataprep")
+    assert isinstance(value, dict)
+    return value
+
+
+def _model(model: type[M], value: dict[str, Any], path: Path) -> M:
     try:
         return model.from_json(value, str(path))
     except SpecError as error:

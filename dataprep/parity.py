@@ -2,7 +2,7 @@
 
     gate     before the first unit: a fixed set of nasty strings and the first documents of the corpus
     compare  during the run: the sampled documents of a batch (the audit)
-    recheck  after it, `verify --level source`: documents of the dataset, encoded again from the source files
+    recheck  after it, `verify --level source`: documents of a pair, encoded again from the source files
 
 A difference is an EncodeError that names the document, the place and both answers.
 """
@@ -10,6 +10,7 @@ A difference is an EncodeError that names the document, the place and both answe
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,8 +19,8 @@ from dataprep import readers
 from dataprep.batches import TextBatch, TokenBatch
 from dataprep.definitions import load
 from dataprep.encoders import open_engine, open_reference
-from dataprep.errors import EncodeError, SourceError
-from dataprep.manifest import Slice
+from dataprep.errors import EncodeError, SourceError, SpecError
+from dataprep.manifest import DatasetManifest, Slice
 from dataprep.policy import choose, finish
 from dataprep.sources import check_same
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from dataprep.definitions import Definition
     from dataprep.encoders import Encoder
     from dataprep.indexed import IndexedDataset
-    from dataprep.manifest import DatasetManifest, Span
+    from dataprep.manifest import Manifest, Span
     from dataprep.specs import Recipe
 
 NASTY: tuple[str, ...] = (
@@ -149,11 +150,27 @@ SPANS = 10
 """How many stretches of the source `recheck` reads, unless they are short: each is a unit's part of one file."""
 
 
-def recheck(pair: IndexedDataset, manifest: DatasetManifest, sample: int) -> int:
-    """Encode documents of a dataset again, by the reference, from the source files.
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive documents of a pair that lie together in the source.
+
+    Attributes:
+        first: the first of them, numbered within the run length `span`.
+        document: the same one, numbered within the pair.
+    """
+
+    recipe: Recipe
+    span: Span
+    first: int
+    num_documents: int
+    document: int
+
+
+def recheck(pair: IndexedDataset, manifest: Manifest, sample: int) -> int:
+    """Encode documents of a pair again, by the reference, from the source files.
 
     Args:
-        pair: the dataset.
+        pair: the pair.
         manifest: its manifest; provenance leads back to the source.
         sample: documents to compare, spread over some stretches of the source, the same ones every time.
 
@@ -161,47 +178,70 @@ def recheck(pair: IndexedDataset, manifest: DatasetManifest, sample: int) -> int
         How many were compared.
 
     Raises:
+        SpecError: the manifest does not lead back to any source.
         SourceError: a source file is gone or changed, or no longer holds the document.
         EncodeError: the ids differ; the message names the document.
     """
-    recipe = manifest.recipe
-    definition = load(recipe.tokenizer)
-    reference = open_reference(definition, recipe.policy.special_text)
-    # The engine is only asked which records became documents; it answers 20 times faster.
-    engine = open_engine(definition, recipe.policy.special_text, "auto", reference)
+    chosen = _choose_stretches(_stretches(manifest), sample)
+    if not chosen:
+        raise SpecError(f"--level source: the manifest of {pair.prefix} leads back to no source; use --level tokens")
+    opened: dict[str, tuple[Definition, Encoder, Encoder]] = {}
     count = 0
-    for span, number in _choose_spans(manifest, sample):
-        check_same(recipe.files[span.file])
-        wanted = np.array(sorted(random.Random(span.first_document).sample(range(span.num_documents), number)))
-        documents = _documents(recipe, definition, span, engine)
-        count += _recheck_span(pair, recipe, span, wanted, documents, reference)
+    for stretch, number in chosen:
+        recipe = stretch.recipe
+        key = f"{recipe.tokenizer.identity} {recipe.policy.special_text}"
+        if key not in opened:
+            definition = load(recipe.tokenizer)
+            reference = open_reference(definition, recipe.policy.special_text)
+            # The engine is only asked which records became documents; it answers 20 times faster.
+            engine = open_engine(definition, recipe.policy.special_text, "auto", reference)
+            opened[key] = (definition, reference, engine)
+        definition, reference, engine = opened[key]
+        check_same(recipe.files[stretch.span.file])
+        numbers = random.Random(stretch.document).sample(range(stretch.num_documents), number)
+        wanted = np.array(sorted(numbers)) + stretch.first
+        documents = _documents(recipe, definition, stretch.span, engine)
+        count += _recheck_stretch(pair, stretch, wanted, documents, reference)
     return count
 
 
-def _choose_spans(manifest: DatasetManifest, sample: int) -> list[tuple[Span, int]]:
+def _stretches(manifest: Manifest) -> list[Stretch]:
+    """All documents whose source is known."""
+    if isinstance(manifest, DatasetManifest):
+        spans = [span for span in manifest.provenance if span.num_documents]
+        return [Stretch(manifest.recipe, span, 0, span.num_documents, span.first_document) for span in spans]
+    found, document = [], 0
+    for part in manifest.parts:
+        for span in part.provenance if part.recipe is not None else ():
+            first = max(part.start, span.first_document)
+            stop = min(part.start + part.num_documents, span.first_document + span.num_documents)
+            if first < stop:
+                recipe, inside = manifest.recipes[part.recipe or 0], first - span.first_document
+                found.append(Stretch(recipe, span, inside, stop - first, document + first - part.start))
+        document += part.num_documents
+    return found
+
+
+def _choose_stretches(stretches: list[Stretch], sample: int) -> list[tuple[Stretch, int]]:
     """Stretches of the source in a fixed random order, each with how many of its documents to compare."""
-    spans = [span for span in manifest.provenance if span.num_documents]
-    random.Random(0).shuffle(spans)
-    each = -(-sample // min(SPANS, len(spans)))
-    chosen: list[tuple[Span, int]] = []
-    for span in spans:
+    random.Random(0).shuffle(stretches)
+    each = -(-sample // min(SPANS, len(stretches) or 1))
+    chosen: list[tuple[Stretch, int]] = []
+    for stretch in stretches:
         if sample <= 0:
             break
-        number = min(each, span.num_documents, sample)
-        chosen.append((span, number))
+        number = min(each, stretch.num_documents, sample)
+        chosen.append((stretch, number))
         sample -= number
     return chosen
 
 
-def _recheck_span(
-    pair: IndexedDataset,
-    recipe: Recipe,
-    span: Span,
-    wanted: Offsets,
-    documents: Iterator[TextBatch],
-    reference: Encoder,
+def _recheck_stretch(
+    pair: IndexedDataset, stretch: Stretch, wanted: Offsets, documents: Iterator[TextBatch], reference: Encoder
 ) -> int:
     """Compare the documents `wanted` of a span, numbered within it, sorted."""
+    recipe, span = stretch.recipe, stretch.span
+    offset = stretch.document - stretch.first
     first = count = 0
     for batch in documents:
         inside = wanted[(wanted >= first) & (wanted < first + len(batch))] - first
@@ -211,7 +251,7 @@ def _recheck_span(
             inside = np.flatnonzero(keep)
             again = finish(reference.encode(batch.select(keep)), recipe)
             rows = batch.row_numbers()[keep] + span.first_row
-            for i, document in enumerate((inside + first + span.first_document).tolist()):
+            for i, document in enumerate((inside + first + offset).tolist()):
                 ids = again.ids[again.offsets[i] : again.offsets[i + 1]]
                 if not np.array_equal(ids, pair.document(document)):
                     record = f"record {rows[i] + 1} of {recipe.files[span.file].path}"

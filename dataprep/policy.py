@@ -128,14 +128,15 @@ def _specials_by_text(texts: pa.LargeStringArray, specials: dict[str, int]) -> t
     return holds, counts
 
 
-def finish(tokens: TokenBatch, recipe: Recipe) -> TokenBatch:
+def finish(tokens: TokenBatch, recipe: Recipe, ends: Mask | None = None) -> TokenBatch:
     """Check the range of the ids, put BOS and EOD around every document, and narrow.
 
     A document without tokens stays one, unless a BOS goes before it: then it is BOS and EOD, as in Megatron's
-    preprocess_data.
+    preprocess_data; or unless the policy writes it as a sequence.
 
     Args:
         tokens: ids uint32[num_tokens].
+        ends: bool[num_documents], which of them an EOD goes behind; None: all. False for sentences inside a document.
 
     Returns:
         ids of the recipe's dtype; offsets int64 from 0.
@@ -152,13 +153,15 @@ def finish(tokens: TokenBatch, recipe: Recipe) -> TokenBatch:
     bos = recipe.tokenizer.bos_id if recipe.writes_bos else None
     eod = recipe.tokenizer.eod_id if recipe.policy.eod == "append" else None
     lengths = tokens.lengths
-    written = np.ones(len(lengths), np.bool_) if bos is not None else lengths > 0
-    offsets = offsets_of(lengths + written * ((bos is not None) + (eod is not None)))
+    always = bos is not None or recipe.writes_empty_sequences
+    written = np.ones(len(lengths), np.bool_) if always else lengths > 0
+    ended = written if ends is None else written & ends
+    offsets = offsets_of(lengths + written * (bos is not None) + ended * (eod is not None))
     if offsets[-1] == len(tokens.ids):
         return TokenBatch(tokens.ids.astype(dtype), offsets)
     ids = np.empty(int(offsets[-1]), dtype)
     inner = np.ones(len(ids), np.bool_)
-    for value, places in ((bos, offsets[:-1][written]), (eod, offsets[1:][written] - 1)):
+    for value, places in ((bos, offsets[:-1][written]), (eod, offsets[1:][ended] - 1)):
         if value is not None:
             ids[places] = value
             inner[places] = False

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from dataprep.stages.verify import Report
+    from dataprep.checks.report import Report
     from dataprep.watcher import Watcher
 
 log = logging.getLogger(__name__)
@@ -175,10 +175,11 @@ def _build(request: Request, watcher: Watcher) -> Result:
         merger = stack.enter_context(merge.Merger(layout, recipe, supply.num_merged))
         _merge(request, supply, job, merger, watcher)
         index = merger.finish()
-        watcher.stage("verify", merger.num_bytes)
-        report = verify(layout.merged_prefix, "tokens", merger.parts, lambda n: watcher(Progress(source_bytes=n)))
+        watcher.stage("verify", merger.num_bytes + index[0])
+        told = lambda n: watcher(Progress(source_bytes=n))  # noqa: E731
+        report = verify(layout.merged_prefix, parts=merger.parts, progress=told)
         if not report.ok:
-            raise OutputError(f"the merged files are not what was written: {report.problems[0].message}; run again")
+            raise OutputError(f"the merged files are not what was written: {report.errors[0]}; run again")
         manifest = DatasetManifest(
             dataprep_version=dataprep.__version__,
             recipe_digest=request.digest,
@@ -196,7 +197,7 @@ def _build(request: Request, watcher: Watcher) -> Result:
                 audit_rate=request.runtime.audit_rate,
                 audited_documents=merger.counts.num_audited,
             ),
-            verification={**report.to_json(), "prefix": layout.stem},
+            verification=report.named(layout.stem).to_json(),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             wall_seconds=time.monotonic() - start,
             cpu_seconds=_cpu_seconds() - cpu,

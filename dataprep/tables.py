@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def plan(result: dict[str, Any]) -> Iterator[str]:
     """What `dataprep.plan` gives."""
     recipe, tokenizer, policy = result["recipe"], result["recipe"]["tokenizer"], result["recipe"]["policy"]
-    return _table(
+    return table(
         {
             "corpus": f"{recipe['corpus']}: {result['num_files']:,} files, {result['num_bytes']:,} bytes",
             "tokenizer": f"{tokenizer['name']}: {tokenizer['type']}, "
@@ -111,27 +111,31 @@ def blend(value: dict[str, Any]) -> Iterable[str]:
         )
 
 
-def inspection(value: dict[str, Any]) -> Iterator[str]:
-    """What `dataprep.inspect` gives."""
-    lengths = value["lengths"]
-    quantiles = "  ".join(f"{name} {number:,}" for name, number in lengths["quantiles"].items())
-    rows = {
-        "prefix": value["prefix"],
-        "documents": f"{value['num_documents']:,}",
-        "tokens": f"{value['num_tokens']:,} {value['dtype']}, {value['num_bytes']:,} bytes",
-        "lengths": f"min {lengths['min']:,}  {quantiles}  max {lengths['max']:,}  mean {lengths['mean']:,.1f}",
-    }
-    if "corpus" in value:
-        tokenizer_ = value["tokenizer"]
-        rows["made of"] = (
-            f"{value['corpus']} with {tokenizer_['name']} ({tokenizer_['type']}, EOD {tokenizer_['eod_text']})"
-        )
-        if value["origin"]:
-            rows["from"] = f"{value['origin']}  ({value['license'] or 'no licence stated'})"
-    return _table(rows)
+def report(value: dict[str, Any]) -> Iterator[str]:
+    """What `dataprep.verify` gives: a line for the pair, and below it each problem, what it does, what mends it."""
+    facts = [f"{value['num_documents']:,} documents", f"{value['num_tokens']:,} tokens", value["dtype"] or "no dtype"]
+    if value["num_sequences"] != value["num_documents"]:
+        facts.append(f"{value['num_sequences']:,} sequences")
+    if value["mean_length"] is not None:
+        facts.append(f"lengths {value['min_length']:,} to {value['max_length']:,}, mean {value['mean_length']:,.1f}")
+    for name, verb in (("eod", "end"), ("bos", "begin")):
+        if value[f"{name}_id"] is not None:
+            facts.append(f"{value[f'num_with_{name}']:,} {verb} with {value[f'{name}_id']}")
+    if value["num_sampled"]:
+        facts.append(f"{value['num_sampled']} re-encoded")
+    yield f"{'ok ' if value['ok'] else 'BAD'}  {value['prefix']}  {'  '.join(facts)}"
+    for problem in value["problems"]:
+        place = ", ".join(f"{key} {at}" if key != "file" else str(at) for key, at in problem["place"].items())
+        yield f"    {problem['severity']} {problem['code']}  {place}: {problem['message']}"
+        yield f"        Megatron {problem['symptom']}"
+        if problem["fix"]:
+            yield f"        fix: {problem['fix']}"
+    if value["level"] != "index" and value["bin_checksum"] is None:
+        yield "    the tokens were not read: the .idx does not say where they are"
 
 
-def _table(rows: dict[str, str]) -> Iterator[str]:
+def table(rows: dict[str, str]) -> Iterator[str]:
+    """Names and texts in two columns."""
     width = max(len(name) for name in rows)
     return (f"{name:<{width}}  {text}" for name, text in rows.items())
 

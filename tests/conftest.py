@@ -366,6 +366,31 @@ def write_texts(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+@pytest.fixture(scope="session")
+def make_pair(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Write any pair, also one that our own writer would not: `make_pair([[7, 8], [9]], boundaries=[0, 2])`.
+
+    Without boundaries every sequence is a document.
+    """
+    import numpy as np
+
+    from dataprep.indexed import CODES, Header, bin_path, idx_path, write_index
+    from dataprep.storage import AtomicFile
+
+    def make(sequences: list[list[int]], boundaries=None, dtype: str = "uint16", prefix: Path | None = None) -> Path:
+        prefix = prefix or tmp_path_factory.mktemp("pair") / "p"
+        lengths = np.array([len(ids) for ids in sequences], "<i4")
+        bounds = np.arange(len(sequences) + 1) if boundaries is None else np.array(boundaries, "<i8")
+        np.array([token for ids in sequences for token in ids], dtype).tofile(bin_path(prefix))
+        with AtomicFile(idx_path(prefix), durable=False) as file:
+            write_index(
+                file, Header(CODES[dtype], len(lengths), len(bounds)), lambda: [lengths], [bounds.astype("<i8")]
+            )
+        return prefix
+
+    return make
+
+
 class InlineCluster:
     """Does units in the caller's thread, so that the k-th call is the same call in every run."""
 

@@ -24,7 +24,7 @@ import xxhash
 
 from dataprep import runner
 from dataprep.errors import DataprepError
-from dataprep.inspection import status
+from dataprep.outputs import status
 
 MARK = ".tmp-"
 KILLED = -signal.SIGKILL

@@ -11,9 +11,8 @@ import sys
 import pytest
 
 import dataprep
-from dataprep.definitions import decode, define, identify, load
+from dataprep.definitions import define, identify, load
 from dataprep.errors import SpecError
-from dataprep.parity import NASTY
 from dataprep.specs import TokenizerSpec
 
 BOS_PIECE = {"SpecialToken": {"id": "<bos>", "type_id": 0}}
@@ -289,18 +288,3 @@ def test_the_command_ends_with_2_and_one_message(write_texts, tmp_path):
 def test_a_token_named_in_a_hint_that_does_not_exist_is_a_spec_error(make_tokenizer):
     with pytest.raises(SpecError, match="the token '<nope>' does not exist"):
         _identify(make_tokenizer(eos="<nope>"))
-
-
-def test_decode_gives_the_text_back_with_special_tokens_as_they_are_written(trained):
-    """All but what the tokenizer itself cannot tell apart: SentencePiece's dummy prefix."""
-    definition = define(trained.type, trained.path)
-    texts = [text for text in NASTY if "\u2581" not in text]
-    for text, ids in zip(texts, trained.ids(texts), strict=True):
-        assert decode(definition, ids) == text
-    assert decode(definition, [definition.vocab_size - 1]) != ""
-
-
-def test_decode_shows_bos_and_eod(trained):
-    definition, identity = define(trained.type, trained.path), _identify(trained.path, trained.type)
-    ids = [*([identity.bos_id] if identity.adds_bos else []), *trained.ids(["two  words"])[0], identity.eod_id]
-    assert decode(definition, ids) == f"{identity.bos_text if identity.adds_bos else ''}two  words{identity.eod_text}"

@@ -1,7 +1,6 @@
 """The very bytes of Megatron-LM's tools/preprocess_data.py for 40 nasty documents (the golden/ folder of the assets).
 
-gpt2-fast-eod is not among them: it writes a lone EOD for an empty document, and the policy has no such value of
-`empty` (`keep` is a boundary without a sequence, as preprocess_data writes).
+By the flags of that script, see test_preprocess.
 """
 
 from __future__ import annotations

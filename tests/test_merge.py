@@ -18,9 +18,9 @@ import dataprep
 from dataprep import planning, runner
 from dataprep.errors import OutputError
 from dataprep.indexed import IndexedDataset, IndexWriter, bin_path, idx_path
-from dataprep.inspection import status
 from dataprep.layout import Layout
 from dataprep.manifest import Counts, PairFiles, UnitManifest
+from dataprep.outputs import status
 from dataprep.stages import merge
 from dataprep.storage import AtomicFile
 from dataprep.watcher import Silent
@@ -270,9 +270,9 @@ def test_what_is_damaged_while_it_is_merged_is_found_and_the_next_run_mends_it(
 ):
     output, verify = tmp_path / "out", runner.verify
 
-    def damaged(*args):
+    def damaged(*args, **kwargs):
         _flip(_merged(output), 60_000, 60_000)
-        return verify(*args)
+        return verify(*args, **kwargs)
 
     with monkeypatch.context() as patch:
         patch.setattr(runner, "verify", damaged)
@@ -355,7 +355,7 @@ def test_merging_passes_the_32_bit_boundaries(workspace, monkeypatch):
                 cpu_seconds=0,
             )
         )
-    with merge.Merger(layout, SimpleNamespace(dtype="int32", limit=None), 0) as merger:
+    with merge.Merger(layout, SimpleNamespace(dtype="int32", limit=None, writes_empty_sequences=False), 0) as merger:
         for part in parts:
             merger.append(part, 1)
         merger.finish()

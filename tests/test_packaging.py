@@ -120,7 +120,7 @@ def test_wheel_holds_the_package_and_the_data_inside_it(wheel):
 
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"dataprep"}
     assert {name.removeprefix("dataprep/_catalog/") for name in names if "/_catalog/" in name} == DATA
-    assert "dataprep/py.typed" in names
+    assert {"dataprep/py.typed", "dataprep/checks/report.schema.json"} <= names
     assert not [name for name in names if name.startswith("dataprep/_catalog/") and name.endswith(".py")]
 
 

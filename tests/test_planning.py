@@ -11,7 +11,7 @@ import pytest
 import dataprep
 from dataprep import parity
 from dataprep.errors import SourceError, SpecError
-from dataprep.inspection import status
+from dataprep.outputs import status
 from dataprep.planning import resolve
 from dataprep.stages.merge import Merger
 from dataprep.units import MAX_SLICES, cut_units

@@ -18,7 +18,7 @@ import pytest
 
 from dataprep import planning, runner, supply
 from dataprep.errors import OutputError, SourceError
-from dataprep.inspection import status
+from dataprep.outputs import status
 from dataprep.stages import merge, tokenize
 from dataprep.supply import Supply
 from dataprep.watcher import Silent

@@ -63,7 +63,7 @@ def test_digest_survives_json():
 
 def test_digest_does_not_depend_on_where_things_lie_or_what_the_tokenizer_is_called():
     file = _changed(FILE, path="/elsewhere/b.jsonl", mtime_ns=1, url="hf://datasets/o/n@1/a/b.jsonl")
-    tokenizer = _changed(TOKENIZER, path="/elsewhere", name="another", origin="hf://o/n@1")
+    tokenizer = _changed(TOKENIZER, path="/elsewhere", merges="/m", name="another", origin="hf://o/n@1")
     changed = _changed(RECIPE, files=[file.to_json()], tokenizer=tokenizer.to_json(), origin="hf://o/n@1", license="x")
     assert changed.digest == DIGEST
 
@@ -121,7 +121,7 @@ def test_no_field_is_forgotten_by_the_tests_above():
     assert set(TokenPolicy.model_fields) == set(OTHER_POLICY)
     assert set(ReaderSpec.model_fields) == set(OTHER_READER)
     assert set(SourceFile.model_fields) == {*OTHER_FILE, "path", "url", "mtime_ns"}
-    assert set(TokenizerIdentity.model_fields) == {*OTHER_TOKENIZER, "path", "origin", "name"}
+    assert set(TokenizerIdentity.model_fields) == {*OTHER_TOKENIZER, "path", "merges", "origin", "name"}
     assert set(Recipe.model_fields) == {*OTHER_RECIPE, "origin", "license", "reader", "files", "tokenizer", "policy"}
 
 

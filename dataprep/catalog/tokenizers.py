@@ -68,9 +68,12 @@ def find_tokenizer(argument: str, overrides: dict[str, Any]) -> tuple[TokenizerS
             f"unknown tokenizer {argument!r}; shipped are {', '.join(shipped.names('tokenizers'))}; "
             "or give a folder, a file, a YAML, or org/name on the hub"
         )
-    if spec.path is not None:
-        return spec, folder / Path(spec.path).expanduser()
-    return fetch_tokenizer(spec)
+    if spec.path is None:
+        return fetch_tokenizer(spec)
+    place = folder / Path(spec.path).expanduser()
+    if spec.merges is not None:
+        spec = spec.model_copy(update={"merges": str(folder / Path(spec.merges).expanduser())})
+    return spec, place
 
 
 def fetch_tokenizer(spec: TokenizerSpec, guess: bool = False) -> tuple[TokenizerSpec, Path]:

@@ -18,7 +18,7 @@ class Rule:
 
     Attributes:
         severity: ``error``: training on it is wrong or fails; ``warning``: it may be meant.
-        symptom: what Megatron does with it.
+        symptom: what Megatron does with it; the sentence begins with Megatron.
         fix: what to do; ``{prefix}`` stands for the pair's.
     """
 
@@ -30,17 +30,21 @@ class Rule:
 _REPAIR = "dataprep repair {prefix} --output NEW"
 _REBUILD = "build the dataset again"
 _COPY = "copy both files again from where they were written, or build the dataset again"
+_PLAIN = "where they are not meant: build the dataset again, with --set policy.special_text=plain"
+_JOINS = "lets documents run into each other; --reset-position-ids and --eod-mask-loss do nothing there"
 
 RULES: dict[str, Rule] = {
     # the .idx and the sizes
     "missing-idx": Rule("error", "fails at open", _REPAIR),
     "missing-bin": Rule("error", "fails at open", _COPY),
+    "unreadable": Rule("error", "fails at open", "make it a regular file that you may read, on a disk that works"),
     "idx-short": Rule("error", "fails at open", _REPAIR),
     "magic": Rule("error", "fails at open, unless Python runs with -O", _REPAIR),
     "format-foreign": Rule("error", "fails at open", _REBUILD),
     "version": Rule("error", "fails at open; under python -O it trains on whatever the fields mean", _REPAIR),
     "dtype-code": Rule("error", "fails at open, or when the first sample is cast", _REPAIR),
     "dtype-float": Rule("error", "builds its indices, then fails when the first sample is cast", _REPAIR),
+    "dtype-width": Rule("error", "trains on wrong tokens without a word, or fails late", _REPAIR),
     "dtype-unusual": Rule("warning", "reads it; other readers of the format may not", _REPAIR),
     "idx-size": Rule("error", "fails at open, or trains on arrays that are cut at the wrong places", _REPAIR),
     "idx-tail": Rule(
@@ -56,19 +60,19 @@ RULES: dict[str, Rule] = {
     "eod-uncounted": Rule(
         "error", "reads every document shifted by as many tokens as there are documents before it", _REPAIR
     ),
-    "boundaries-start": Rule("error", "GPT trains; BERT and T5 read wrong documents", _REPAIR),
-    "boundaries-order": Rule("error", "GPT trains; BERT and T5 read wrong documents", _REPAIR),
+    "boundaries-start": Rule("error", "trains GPT all the same; BERT and T5 read wrong documents", _REPAIR),
+    "boundaries-order": Rule("error", "trains GPT all the same; BERT and T5 read wrong documents", _REPAIR),
     "boundaries-end": Rule(
         "error", "fails at open, with an empty message; not with --dataloader-fast-cache-load", _REPAIR
     ),
     "sequences-empty": Rule("warning", "skips them", _REPAIR),
     "documents-empty": Rule("warning", "skips them", ""),
-    "sentence-level": Rule("warning", "GPT shuffles and packs the sentences one by one, without a word", _REPAIR),
-    "too-many": Rule("error", "its sample index holds numbers below 2**31: it fails or wraps around", _REPAIR),
+    "sentence-level": Rule("warning", "shuffles and packs the sentences one by one for GPT, without a word", _REPAIR),
+    "too-many": Rule("error", "fails, or numbers wrap around: its sample index holds none from 2**31 on", _REPAIR),
     "dtype-vocab": Rule("error", "trains on the lower halves of the ids without a word", _REBUILD),
     "dtype-band": Rule(
         "warning",
-        "with --per-dataset-sequences-path it guesses the other dtype from the vocabulary and trains on garbage",
+        "guesses the other dtype from the vocabulary under --per-dataset-sequences-path, and trains on garbage",
         _REPAIR,
     ),
     "split-empty": Rule("error", "hangs while it builds the indices of the empty split", "choose another --split"),
@@ -80,7 +84,7 @@ RULES: dict[str, Rule] = {
     ),
     "cache-damaged": Rule(
         "error",
-        "fails at every start until the files are gone",
+        "fails at every start until the files are gone, or builds them again",
         "dataprep repair {prefix} --cache DIR, or delete the files",
     ),
     # the tokens
@@ -89,14 +93,27 @@ RULES: dict[str, Rule] = {
         "error", "fails, on a GPU by a device assert; with tensor parallelism trains on zeros without a word", _REBUILD
     ),
     "id-padding": Rule("error", "trains rows of the embedding that stand for no token, without a word", _REBUILD),
-    "eod-missing": Rule(
-        "warning", "documents run into each other; --reset-position-ids and --eod-mask-loss do nothing there", _REBUILD
+    "eod-missing": Rule("error", _JOINS, _REBUILD),
+    "eod-unclear": Rule("warning", _JOINS, _REBUILD),
+    "eod-other": Rule(
+        "error",
+        "ignores --reset-position-ids, --reset-attention-mask and --eod-mask-loss, without a word",
+        "train with the tokenizer whose EOD ends the documents, or build the dataset again with the right one",
     ),
-    "eod-inside": Rule("warning", "splits these documents where it resets positions or masks at the EOD", _REBUILD),
-    "specials-inside": Rule("warning", "trains on them as on any token; a model learns to write them", _REBUILD),
+    "eod-misplaced": Rule("error", "trains on documents cut at the wrong places without a word", _COPY),
+    "eod-inside": Rule("warning", "splits these documents where it resets positions or masks at the EOD", _PLAIN),
+    "specials-inside": Rule("warning", "trains on them as on any token; a model learns to write them", _PLAIN),
     "bos-mixed": Rule("warning", "trains; documents begin in two ways", _REBUILD),
     "zero-block": Rule("warning", "trains on the zeros; a hole in a file reads like this", _COPY),
     # what the manifest says
+    "tokenizer-other": Rule(
+        "error",
+        "trains on ids of another tokenizer without a word",
+        "train with the tokenizer that the manifest names, or build the dataset again",
+    ),
+    "tokenizer-files": Rule(
+        "warning", "trains on ids of another tokenizer without a word, if they differ", "compare: --level source"
+    ),
     "manifest": Rule("error", "trains on other data than was published", _COPY),
     "manifest-unreadable": Rule("warning", "does not read it", "update dataprep, or remove the file"),
     "shard": Rule("error", "trains on other data than was tokenized", _REBUILD),

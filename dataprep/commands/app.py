@@ -72,9 +72,9 @@ def print_json(value: Any) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Lines on stdout: a result."""
+    """Lines on stdout: a result, as it is."""
     for line in lines:
-        typer.echo(line)
+        typer.echo(line, color=True)  # else what looks like a colour is cut out of a text that is piped
 
 
 def note(*lines: str) -> None:

@@ -154,7 +154,7 @@ def list_(
     from dataprep.errors import SpecError
 
     if what == "datasets":
-        from dataprep.inspection import datasets
+        from dataprep.outputs import datasets
 
         found: list[dict[str, Any]] = datasets(output)
         lines = [
@@ -181,7 +181,7 @@ def status(
     Example: dataprep status data
     """
     from dataprep.errors import SpecError
-    from dataprep.inspection import status as read_status
+    from dataprep.outputs import status as read_status
 
     if not output.is_dir():
         raise SpecError(f"no such folder: {output}; name the --output of a run")

@@ -60,9 +60,11 @@ class IndexWriter:
 
     Args:
         folder: where the scratch file goes; it never has a name and vanishes with the process.
+        empty_sequences: a document without tokens is a sequence without tokens, not a boundary without a sequence.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, empty_sequences: bool = False) -> None:
+        self._shortest = 0 if empty_sequences else 1
         with explain(folder, "create a scratch file in"):
             self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
         self._folder = folder
@@ -71,7 +73,7 @@ class IndexWriter:
         self.num_tokens = 0
 
     def add(self, lengths: Offsets) -> None:
-        """Append int64[k] document lengths in tokens; 0 is a boundary without a sequence.
+        """Append int64[k] document lengths in tokens.
 
         Raises:
             EncodeError: a document is longer than 2**31 - 1 tokens.
@@ -81,7 +83,7 @@ class IndexWriter:
         with explain(self._folder, "write a scratch file in"):
             write_all(self._file.fileno(), lengths.astype("<i4"))
         self.num_documents += len(lengths)
-        self.num_sequences += int(np.count_nonzero(lengths))
+        self.num_sequences += int(np.count_nonzero(lengths >= self._shortest))
         self.num_tokens += int(lengths.sum())
 
     def add_index(self, index: Index) -> None:
@@ -107,7 +109,7 @@ class IndexWriter:
         write_index(
             file,
             Header(CODES[dtype], self.num_sequences, self.num_documents + 1),
-            lambda: (lengths[lengths > 0] for lengths in self.chunks()),
+            lambda: (lengths[lengths >= self._shortest] for lengths in self.chunks()),
             self._boundaries(),
         )
 
@@ -115,7 +117,7 @@ class IndexWriter:
         sequence = 0
         yield np.zeros(1, np.int64)
         for lengths in self.chunks():
-            ends: Offsets = np.cumsum(lengths > 0, dtype=np.int64) + sequence
+            ends: Offsets = np.cumsum(lengths >= self._shortest, dtype=np.int64) + sequence
             yield ends
             sequence = int(ends[-1])
 
@@ -132,19 +134,22 @@ class IndexedWriter:
         prefix: path of the pair without suffix.
         dtype: "uint16" or "int32".
         durable: see `AtomicFile`.
+        empty_sequences: see `IndexWriter`.
 
     Raises:
         OutputError: the file system refuses.
     """
 
-    def __init__(self, prefix: Path, dtype: Literal["uint16", "int32"], durable: bool = True) -> None:
+    def __init__(
+        self, prefix: Path, dtype: Literal["uint16", "int32"], durable: bool = True, empty_sequences: bool = False
+    ) -> None:
         self.prefix = prefix
         self.dtype = dtype
         self.durable = durable
         self.bin = AtomicFile(bin_path(prefix), durable)
         with contextlib.ExitStack() as stack:
             stack.callback(self.bin.discard)
-            self.index = IndexWriter(prefix.parent)
+            self.index = IndexWriter(prefix.parent, empty_sequences)
             stack.pop_all()
 
     def append(self, batch: TokenBatch) -> None:

@@ -27,14 +27,15 @@ class TokenPolicy(Model):
         special_text: what a literal special string inside a document becomes: ``encode`` = as the reference
             does, ``plain`` = ordinary text, ``reject`` = the document goes to the rejects.
         empty: a document without text: ``drop`` (counted) or ``keep`` (as Megatron's preprocess_data does: BOS and
-            EOD where the tokenizer adds BOS, else a document boundary without a sequence).
+            EOD where the tokenizer adds BOS, else a document boundary without a sequence) or ``sequence`` (as
+            preprocess_data_fast and datatrove do: a document like any other, of BOS and EOD alone, or of no token).
         dtype: ``auto`` = Megatron's rule, vocabulary size < 65500 -> uint16, else int32.
     """
 
     bos: Literal["auto", "always", "never"] = "auto"
     eod: Literal["append", "none"] = "append"
     special_text: Literal["encode", "plain", "reject"] = "encode"
-    empty: Literal["drop", "keep"] = "drop"
+    empty: Literal["drop", "keep", "sequence"] = "drop"
     dtype: Literal["auto", "uint16", "int32"] = "auto"
 
 
@@ -174,6 +175,11 @@ class Recipe(Model):
                 "uint16" if size < 65500 else "int32"
             )  # Megatron-LM d98e8a64, indexed_dataset.py, DType.optimal_dtype
         return self.policy.dtype
+
+    @property
+    def writes_empty_sequences(self) -> bool:
+        """Whether a document without tokens is a sequence without tokens, and not a boundary without a sequence."""
+        return self.policy.empty == "sequence"
 
     @property
     def writes_bos(self) -> bool:

@@ -17,6 +17,8 @@ class TokenizerSpec(Model):
     Attributes:
         type: Megatron's name.
         path: the file or folder that holds it; relative ones start at the YAML's folder. None: `repo` names it.
+        merges: of a GPT2BPETokenizer: the file that holds the merges, where `path` is that of the vocabulary and they
+            are not called ``vocab.json`` and ``merges.txt``. Starts where `path` does.
         repo: the hub repository it comes from.
         revision: of that repository: branch, tag or commit.
         gated: whether that repository's page asks to accept conditions first.
@@ -28,6 +30,7 @@ class TokenizerSpec(Model):
     license: str = ""
     type: TokenizerType
     path: str | None = None
+    merges: str | None = None
     repo: str | None = Field(default=None, pattern=r"^[\w.-]+/[\w.-]+$")
     revision: str = "main"
     gated: bool = False
@@ -37,6 +40,8 @@ class TokenizerSpec(Model):
     def _has_a_place(self) -> Self:
         if self.path is None and self.repo is None:
             raise ValueError("give path: or repo:")
+        if self.merges is not None and (self.type != "GPT2BPETokenizer" or self.path is None):
+            raise ValueError("merges: goes with the path: of a GPT2BPETokenizer's vocabulary")
         return self
 
 
@@ -46,6 +51,7 @@ class TokenizerIdentity(Model):
     Attributes:
         files: file name -> sha256 of its content.
         path: the file or folder the encoder is opened from.
+        merges: the file of merges, where it is named apart.
         origin: the hub repository and commit it comes from, if it does.
         vocab_size: one more than the largest id.
         bos_id, eod_id: None where the tokenizer has none.
@@ -56,6 +62,7 @@ class TokenizerIdentity(Model):
     name: str
     type: TokenizerType
     path: str
+    merges: str | None = None
     origin: str = ""
     files: dict[str, str]
     vocab_size: int
@@ -67,4 +74,4 @@ class TokenizerIdentity(Model):
 
     @property
     def identity(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", exclude={"name", "path", "origin"})
+        return self.model_dump(mode="json", exclude={"name", "path", "merges", "origin"})

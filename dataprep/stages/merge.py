@@ -89,7 +89,7 @@ class Merger:
             self._bin = stack.enter_context(open(fd, "r+b", buffering=0))
             os.ftruncate(fd, self._num_kept)
             os.lseek(fd, self._num_kept, os.SEEK_SET)
-            self._index = IndexWriter(layout.merged)
+            self._index = IndexWriter(layout.merged, self._recipe.writes_empty_sequences)
             stack.callback(self._index.close)
             self._files = stack.pop_all()
         return self

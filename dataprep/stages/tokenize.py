@@ -101,7 +101,7 @@ def run(job: Job, unit: Unit, report: Report) -> None:
     bench = _bench(job, recipe)
     prefix = job.layout.shard(unit.key)
     with (
-        IndexedWriter(prefix, recipe.dtype, durable=False) as writer,
+        IndexedWriter(prefix, recipe.dtype, durable=False, empty_sequences=recipe.writes_empty_sequences) as writer,
         AtomicFile(job.layout.unit_rejects(unit.key), durable=False) as rejects,
     ):
         work = _Work(job, bench, writer, rejects, unit.limit)
@@ -281,7 +281,9 @@ class _Work:
         added = Counts(
             num_records=batch.num_rows,
             num_documents=len(finished),
-            num_sequences=int(np.count_nonzero(finished.lengths)),
+            num_sequences=len(finished)
+            if self.recipe.writes_empty_sequences
+            else int(np.count_nonzero(finished.lengths)),
             num_tokens=len(finished.ids),
             num_text_bytes=batch.num_text_bytes,
             num_empty=dropped.num_empty + batch.num_empty,

@@ -1,0 +1,224 @@
+"""Megatron's index caches: those that lie beside a pair or in a given folder, and no longer fit it.
+
+`GPTDataset` keeps three arrays, under a name made of the *path* of the pair, the split and so on, not of its content:
+
+    <md5>-GPTDataset-<split>-description.txt      JSON: what the md5 is of
+    <md5>-GPTDataset-<split>-document_index.npy   int32[e]: sequences in the order of the training, epoch after epoch
+    <md5>-GPTDataset-<split>-sample_index.npy     int[k + 1, 2]: start of each sample: place in `document_index`, token
+    <md5>-GPTDataset-<split>-shuffle_index.npy    uint32[k]
+
+So a pair that is written again under its old path is read through the old arrays. Whether they fit is computed, not
+guessed by dates: the lengths of the sequences in the order of `document_index`, summed up, must put sample number k
+at token k * sequence length. A cache that fits is the one that Megatron would build now.
+Source: Megatron-LM d98e8a64, megatron/core/datasets/gpt_dataset.py and helpers.cpp (`build_sample_idx`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dataprep.checks.documents import PIECE
+from dataprep.checks.npy import NpyArray, open_npy
+from dataprep.checks.report import Place
+from dataprep.errors import SpecError
+from dataprep.indexed import Index, idx_path
+from dataprep.samples import PARTS
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from dataprep.checks.report import Report
+
+MAX_EXACT = 1 << 25
+"""Sequences whose lengths are held in memory (128 MiB) to compute whether a cache fits; of more, the dates decide."""
+
+END = "-description.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class BadCache:
+    """A cache that Megatron must not find.
+
+    Attributes:
+        code: ``cache-stale`` or ``cache-damaged``.
+        files: all of it; without them Megatron builds it anew.
+        message: why.
+    """
+
+    code: str
+    files: tuple[Path, ...]
+    message: str
+
+
+def check_caches(prefix: Path, index: Index, cache: str | Path | None, report: Report) -> None:
+    """Note the caches of this pair that do not fit it. See `bad_caches`."""
+    for bad in bad_caches(prefix, index, cache):
+        report.add(bad.code, Place(str(bad.files[0])), bad.message)
+
+
+def bad_caches(prefix: Path, index: Index, cache: str | Path | None = None) -> list[BadCache]:
+    """The caches of a pair that are stale or damaged, with all files of each: what may be deleted.
+
+    Args:
+        prefix: path without ``.bin``.
+        index: its index; no length is negative.
+        cache: Megatron's ``--data-cache-path``; the folder where Megatron puts caches without one is always looked at.
+
+    Raises:
+        SpecError: `cache` is no folder.
+    """
+    own, found = cache_folders(prefix, None), []
+    for folder in cache_folders(prefix, cache):
+        for path, value in _descriptions(folder, folder.stat().st_mtime_ns):
+            if folder in own and value is None:
+                found.append(_bad("cache-damaged", path, "the description is not JSON"))
+            elif value is not None and _is_of(prefix, value):
+                bad = _check(prefix, index, path, value)
+                found += [bad] if bad else []
+    return found
+
+
+def cache_folders(prefix: Path, cache: str | Path | None) -> list[Path]:
+    """Where caches of a pair may lie.
+
+    Raises:
+        SpecError: `cache` is no folder.
+    """
+    if cache is not None and not Path(cache).is_dir():
+        raise SpecError(f"--cache {cache}: there is no such folder")
+    own = sorted(path for path in (prefix / "cache").glob("*_indices") if path.is_dir())
+    return list(dict.fromkeys([*own, *([] if cache is None else [Path(cache)])]))
+
+
+@lru_cache(maxsize=8)
+def _descriptions(folder: Path, _stamp: int) -> list[tuple[Path, dict[str, Any] | None]]:
+    """All descriptions in a folder; None for one that is not JSON. Read once for all prefixes that share the folder."""
+    found: list[tuple[Path, dict[str, Any] | None]] = []
+    for path in sorted(folder.glob(f"*{END}")):
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            value = None
+        found.append((path, value if isinstance(value, dict) else None))
+    return found
+
+
+def _is_of(prefix: Path, value: dict[str, Any]) -> bool:
+    """Whether a description, or one of those it blends, names this pair by any path that leads to it."""
+    parts = value.get("datasets")
+    if isinstance(parts, list):
+        return any(_is_of(prefix, part) for part in parts if isinstance(part, dict) and "datasets" not in part)
+    path = value.get("dataset_path")
+    if not isinstance(path, str) or not path or "\0" in path:
+        return False
+    real = os.path.realpath(prefix)
+    # a relative path starts where the training was started, which is not known
+    return os.path.realpath(path) == real or (
+        not os.path.isabs(path) and real.endswith(os.sep + os.path.normpath(path))
+    )
+
+
+def _bad(code: str, description: Path, message: str) -> BadCache:
+    base = description.name.removesuffix(END)
+    arrays = sorted(
+        path for path in description.parent.iterdir() if path.name.startswith(f"{base}-") and path.suffix == ".npy"
+    )
+    return BadCache(code, (description, *arrays), message)
+
+
+def _check(prefix: Path, index: Index, path: Path, value: dict[str, Any]) -> BadCache | None:
+    columns = {"document_index": 1, "sample_index": 2, "shuffle_index": 1}
+    if "datasets" in value:  # a blend: which sample of which part; nothing in it depends on what the parts hold
+        columns = {"dataset_index": 1, "dataset_sample_index": 1}
+    elif value.get("class") != "GPTDataset":
+        columns = {}
+    arrays: dict[str, NpyArray] = {}
+    for name, count in columns.items():
+        file = path.with_name(f"{path.name.removesuffix(END)}-{name}.npy")
+        try:
+            arrays[name] = open_npy(file, count)
+        except FileNotFoundError:
+            return _bad("cache-damaged", path, f"{file.name} is missing: --dataloader-fast-cache-load fails")
+        except (OSError, ValueError) as error:
+            return _bad("cache-damaged", path, f"{file.name} cannot be read: {error}")
+    if "datasets" in value:
+        return None
+    if not columns or len(index.sequence_lengths) > MAX_EXACT:
+        old = path.stat().st_mtime_ns < idx_path(prefix).stat().st_mtime_ns
+        return _bad("cache-stale", path, "it is older than the .idx") if old else None
+    try:
+        message = _misfit(index, arrays, value)
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+        return _bad("cache-damaged", path, f"the description is not one of Megatron's: {error!r}")
+    return _bad("cache-stale", path, message) if message else None
+
+
+def _misfit(index: Index, arrays: dict[str, NpyArray], value: dict[str, Any]) -> str | None:
+    """Where a cache and the lengths do not agree; None if they do."""
+    n, seq_length = len(index.sequence_lengths), int(value["sequence_length"])
+    part = value["split_matrix"][PARTS.index(value["index_split"])] if value["split_matrix"] else (0.0, 1.0)
+    first, stop = round(part[0] * float(n)), round(part[1] * float(n))
+    documents, samples, num_shuffled = arrays["document_index"], arrays["sample_index"], len(arrays["shuffle_index"])
+    if num_shuffled != len(samples) - 1 or seq_length < 1:
+        return f"it shuffles {num_shuffled} samples of {seq_length} tokens, and has {len(samples) - 1}"
+    lengths, walk = index.read("sequence_lengths", 0, n), _Walk(samples, seq_length)
+    total, low, high = 0, n, -1
+    for start in range(0, len(documents), PIECE):
+        order = documents.read(start, start + PIECE)
+        low, high = min(low, int(order.min())), max(high, int(order.max()))
+        if low < first or high >= stop:
+            break
+        starts = np.concatenate([[0], np.cumsum(lengths[order], dtype=np.int64)]) + total
+        wrong = walk.first_wrong(start, starts)
+        if (
+            wrong is not None and wrong < len(samples) - 1
+        ):  # the last row only ends the last sample, and may do so early
+            return f"sample {wrong} does not start where the lengths of the sequences put it"
+        total = int(starts[-1])
+    if (low, high) != (first, stop - 1) or len(documents) % (stop - first):
+        return f"it holds sequences {low} to {high}, and the pair now gives it {first} to {stop - 1}"
+    if not (total - 1) // seq_length <= len(samples) - 1 <= -(-total // seq_length):
+        return f"it has {len(samples) - 1} samples of {seq_length} tokens, and its sequences now have {total} tokens"
+    return None
+
+
+class _Walk:
+    """Goes through the samples beside the sequences they begin in."""
+
+    def __init__(self, samples: NpyArray, seq_length: int) -> None:
+        self._pieces = (samples.read(i, i + PIECE) for i in range(0, len(samples), PIECE))
+        self._seq_length = seq_length
+        self._number = 0
+        self._rows = np.empty((0, 2), np.int64)
+
+    def first_wrong(self, start: int, starts: npt.NDArray[np.int64]) -> int | None:
+        """The first sample in some sequences that does not begin where it should.
+
+        Args:
+            start: place of the first of the sequences in `document_index`.
+            starts: the token that each of them begins with, and the one behind them.
+
+        Raises:
+            ValueError: the samples are in no order.
+        """
+        while True:
+            cut = int(np.searchsorted(self._rows[:, 0], start + len(starts) - 1))
+            here, self._rows = self._rows[:cut], self._rows[cut:]
+            expected = (np.arange(cut, dtype=np.int64) + self._number) * self._seq_length
+            wrong = starts[here[:, 0] - start] + here[:, 1] != expected
+            if wrong.any():
+                return self._number + int(wrong.argmax())
+            self._number += cut
+            more = None if len(self._rows) else next(self._pieces, None)
+            if more is None:
+                return None
+            self._rows = more.astype(np.int64)
+            if (np.diff(self._rows[:, 0], prepend=start) < 0).any():
+                raise ValueError("its samples are in no order")

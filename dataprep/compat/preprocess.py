@@ -1,0 +1,201 @@
+"""Make what another tool's command line asks for, with our own pipeline.
+
+    flags.parse -> Asked -> for each key: a run in ``<final>.work/`` -> <final>.bin .idx .manifest.json
+
+``<final>`` is ``{output-prefix}_{key}_{document|sentence}``. The work folder is an ordinary output folder: a run that
+died goes on in it. The three files appear last, whole and proven, and the folder goes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dataprep import planning, runner
+from dataprep.catalog import find_tokenizer
+from dataprep.compat import dealing, sentences
+from dataprep.compat.policies import CONVENTIONS
+from dataprep.compat.punkt import Cut
+from dataprep.definitions import identify
+from dataprep.errors import FormatError, OutputError, SpecError
+from dataprep.indexed import bin_path, idx_path
+from dataprep.layout import pair_manifest
+from dataprep.manifest import DatasetManifest, manifest_of
+from dataprep.storage import AtomicFile, checksum, copy_range, explain, hold, make_folder, sync_folder, write_json
+
+if TYPE_CHECKING:
+    from dataprep.compat.flags import Asked
+    from dataprep.planning import Request
+    from dataprep.watcher import Watcher
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Made:
+    """One pair.
+
+    Attributes:
+        prefix: path without ``.bin``, absolute.
+        fresh: False where it was there already and nothing was done.
+    """
+
+    prefix: Path
+    manifest: DatasetManifest
+    fresh: bool
+
+
+def preprocess(asked: Asked, watcher: Watcher) -> list[Made]:
+    """Make a pair for each key.
+
+    Raises:
+        SpecError: the request is wrong, or the files exist and are of something else.
+        DataprepError: the work failed; the same call goes on from there.
+    """
+    for key in asked.keys:
+        if "/" in key or not key:
+            raise SpecError(f"--json-keys {key!r}: it becomes part of a file name and cannot be empty or hold a slash")
+    return [_make(asked, key, watcher) for key in asked.keys]
+
+
+def _make(asked: Asked, key: str, watcher: Watcher) -> Made:
+    level = "sentence" if asked.lang is not None else "document"
+    final = Path(os.path.abspath(f"{asked.prefix}_{key}_{level}"))
+    work = final.with_name(f"{final.name}.work")
+    request = _request(asked, key, work)
+    digest = _digest(asked, request)
+    if (made := _existing(final, digest)) is not None:
+        return made
+    cut = _cut(asked, key, request)
+    whole = request.layout.prefix if cut is None else work / "sentences" / final.name
+    source = work / "dealt" / final.name if asked.partitions > 1 else whole
+    _check_free(final, source)
+    make_folder(work)
+    with hold(work / "lock"):
+        made = _existing(final, digest)  # by who held the lock before
+        if made is None:
+            manifest = _build(asked, request, cut, source, watcher)
+            made = Made(final, _publish(final, source, manifest, digest), fresh=True)
+        with explain(work, "remove"):
+            shutil.rmtree(work)
+    return made
+
+
+def _request(asked: Asked, key: str, work: Path) -> Request:
+    """The run behind one key."""
+    overrides = {"type": asked.type, **({"merges": asked.merge_file} if asked.merge_file else {})}
+    place = asked.vocab_file or asked.model
+    assert place is not None
+    if os.path.exists(place):
+        place = os.path.abspath(place)  # a folder here comes before what is shipped under the same name
+    identity = identify(*find_tokenizer(place, overrides))
+    bos = asked.include_specials and asked.named_type != "GPTSentencePieceTokenizer"
+    policy = CONVENTIONS[asked.policy].settings(asked.type, identity.vocab_size, asked.append_eod, bos)
+    settings = [
+        "reader.format=jsonl",
+        f"reader.text={json.dumps(key)}",
+        *(f"tokenizer.{name}={json.dumps(value)}" for name, value in overrides.items()),
+        *policy,
+        "runtime.max_rejects=0",
+        *asked.settings,
+    ]
+    inputs = [path if "://" in path else os.path.abspath(path) for path in asked.inputs]
+    processors = len(os.sched_getaffinity(0))
+    workers = min(asked.workers or processors, processors)
+    return planning.resolve(inputs, place, work, workers, None, settings)
+
+
+def _digest(asked: Asked, request: Request) -> str:
+    """Of all that decides the bytes: the recipe's, and what this command does beside it."""
+    beside = [asked.partitions, asked.lang, asked.keep_newlines and asked.lang is not None]
+    if beside == [1, None, False]:
+        return request.digest
+    return hashlib.sha256(json.dumps([request.digest, *beside]).encode()).hexdigest()
+
+
+def _cut(asked: Asked, key: str, request: Request) -> Cut | None:
+    """How the texts are cut into sentences, if they are."""
+    cut = Cut(key, asked.lang, asked.keep_newlines)
+    return cut if asked.lang is not None or sentences.are_lists(request.recipe.files[0], key) else None
+
+
+def _build(asked: Asked, request: Request, cut: Cut | None, source: Path, watcher: Watcher) -> DatasetManifest:
+    """Make the pair in the work folder, or find it made."""
+    if cut is None:
+        result = runner.execute(request, watcher)
+        if asked.partitions == 1:
+            return result.manifest
+    if isinstance(made := manifest_of(source), DatasetManifest) and made.recipe_digest == request.digest:
+        return made
+    if cut is not None:
+        made = sentences.build(request, cut, source, watcher)
+    else:
+        made = dealing.deal(Path(result.prefix), result.manifest, asked.partitions, source, watcher)
+    write_json(pair_manifest(source), made.to_json())
+    return made
+
+
+def _publish(final: Path, source: Path, manifest: DatasetManifest, digest: str) -> DatasetManifest:
+    """Give the pair its final names, and then its manifest."""
+    entry = manifest.prefixes[0].model_copy(update={"name": final.name})
+    report = {**manifest.verification, "prefix": final.name}
+    manifest = manifest.model_copy(update={"recipe_digest": digest, "prefixes": (entry,), "verification": report})
+    _check_free(final, source)
+    for path in (bin_path, idx_path):
+        _place(path(source), path(final))
+    write_json(pair_manifest(final), manifest.to_json())
+    return manifest
+
+
+def _existing(final: Path, digest: str) -> Made | None:
+    """The pair, if it is there whole."""
+    try:
+        manifest = manifest_of(final)
+    except FormatError:
+        return None
+    if not isinstance(manifest, DatasetManifest) or manifest.recipe_digest != digest:
+        return None
+    files = manifest.prefixes[0].files
+    for path, size in ((bin_path(final), files.bin_bytes), (idx_path(final), files.idx_bytes)):
+        if not path.exists() or path.stat().st_size != size:
+            raise OutputError(f"{path} is not what its manifest says; remove {final}.* and run the same command again")
+    return Made(final, manifest, fresh=False)
+
+
+def _check_free(final: Path, source: Path) -> None:
+    """Make sure that nothing is lost under the final names; what a run that died put there is ours.
+
+    Raises:
+        SpecError: something else has them.
+    """
+    for path, made in ((bin_path(final), bin_path(source)), (idx_path(final), idx_path(source))):
+        if path.exists() and not (made.exists() and _is_same(path, made)):
+            raise SpecError(
+                f"{path} exists, and is of other input, tokenizer or flags, or of another tool. A new dataset needs a "
+                "new path, because Megatron keeps its index caches by the path: choose another --output-prefix, or "
+                f"remove {final}.* and the caches"
+            )
+
+
+def _is_same(path: Path, made: Path) -> bool:
+    """Whether one is the other, or its copy."""
+    return path.samefile(made) or (path.stat().st_size == made.stat().st_size and checksum(path) == checksum(made))
+
+
+def _place(source: Path, target: Path) -> None:
+    """Give a finished file its second name; where the file system has no links, its copy."""
+    with explain(target, "write"):
+        if target.exists():
+            return
+        try:
+            os.link(source, target)
+        except OSError:
+            with AtomicFile(target) as file, source.open("rb") as data:
+                copy_range(data.fileno(), file.fd, 0, source.stat().st_size)
+        sync_folder(target.parent)

@@ -1,0 +1,62 @@
+"""Ids back to text, for people: special tokens as they are written, and what is no token as its number."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dataprep.definitions import Definition
+
+SPACE = "\u2581"
+"""What SentencePiece, and a tokenizer.json made from it, writes for a space."""
+
+
+class Decoder:
+    """Turns ids of one tokenizer back to text. Opening it takes as long as opening the tokenizer.
+
+    Any id is taken: one that the tokenizer does not have reads ``<70000>``.
+
+    Args:
+        definition: of the tokenizer.
+    """
+
+    _token: Callable[[int], str | None]
+    _decode: Callable[[list[int]], str]
+
+    def __init__(self, definition: Definition) -> None:
+        self._size = definition.vocab_size
+        self._specials: set[int] = set()
+        if definition.type == "Llama2Tokenizer":
+            model = definition.sentencepiece
+            self._token, self._decode = model.id_to_piece, model.decode
+            self._specials = set(definition.specials.values())  # of which its own decode shows nothing
+        else:
+            import tokenizers
+
+            tokenizer = tokenizers.Tokenizer.from_str(definition.text("encode"))
+            self._token, self._decode = tokenizer.id_to_token, partial(tokenizer.decode, skip_special_tokens=False)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of consecutive tokens."""
+        kinds = {number: self._kind(number) for number in set(ids)}
+        parts = []
+        for kind, run in groupby(ids, key=kinds.__getitem__):
+            if kind == "ordinary":
+                parts.append(self._decode(list(run)))
+            else:
+                parts += [str(self._token(number)) if kind == "special" else f"<{number}>" for number in run]
+        return "".join(parts)
+
+    def piece(self, number: int) -> str:
+        """The text of one token, as it reads in the middle of a line."""
+        token = None if self._kind(number) == "unknown" else self._token(number)
+        return token.replace(SPACE, " ") if token is not None and SPACE in token else self.text([number])
+
+    def _kind(self, number: int) -> str:
+        if not 0 <= number < self._size or self._token(number) is None:
+            return "unknown"
+        return "special" if number in self._specials else "ordinary"
