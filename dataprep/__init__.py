@@ -3,6 +3,7 @@
     run            build a dataset: list, tokenize, merge, verify, publish
     plan           what `run` would do
     download       fetch a corpus, for any tokenizer
+    repair         mend a .bin/.idx pair, in a new one
     verify         prove a .bin/.idx pair, for what a training expects of it (`Expected`)
     merge          one pair of several
     split          several pairs of one
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from dataprep.indexed import IndexedDataset as open_dataset
     from dataprep.inspection import inspect
     from dataprep.planning import plan
+    from dataprep.repairs import repair
     from dataprep.reshaping import merge, sample, split
     from dataprep.runner import run
     from dataprep.samples import Sampling
@@ -47,6 +49,7 @@ __all__ = [
     "merge",
     "open_dataset",
     "plan",
+    "repair",
     "run",
     "sample",
     "split",
@@ -65,6 +68,7 @@ _HOMES = {
     "merge": ("dataprep.reshaping", "merge"),
     "open_dataset": ("dataprep.indexed", "IndexedDataset"),
     "plan": ("dataprep.planning", "plan"),
+    "repair": ("dataprep.repairs", "repair"),
     "run": ("dataprep.runner", "run"),
     "sample": ("dataprep.reshaping", "sample"),
     "split": ("dataprep.reshaping", "split"),

@@ -13,11 +13,11 @@ from typing import NoReturn
 
 import typer
 
-from dataprep.commands import corpora, diff, inspect, preprocess, reshape, verify, where
+from dataprep.commands import corpora, diff, inspect, preprocess, repair, reshape, verify, where
 from dataprep.commands.app import app, note
 from dataprep.errors import DataprepError
 
-__all__ = ["app", "corpora", "diff", "inspect", "main", "preprocess", "reshape", "verify", "where"]
+__all__ = ["app", "corpora", "diff", "inspect", "main", "preprocess", "repair", "reshape", "verify", "where"]
 
 UsageProblem: type[BaseException] = typer.BadParameter.__mro__[2]
 """Click's ClickException, which typer carries under a private name."""

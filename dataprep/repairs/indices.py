@@ -1,0 +1,124 @@
+"""What a pair must have been by its index, however damaged, and the ``.bin``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dataprep.indexed import idx_path
+from dataprep.repairs import choice, findings
+from dataprep.repairs.case import NAME_EOD, Unusable
+from dataprep.repairs.eods import find_bounds
+from dataprep.repairs.measures import choose
+from dataprep.repairs.readings import is_single, item_size, readings
+from dataprep.repairs.sequences import Sequences, single
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dataprep.batches import Offsets
+    from dataprep.repairs.arrays import Arrays
+    from dataprep.repairs.case import Case
+    from dataprep.repairs.evidence import Evidence, Ids
+    from dataprep.repairs.findings import Finding
+    from dataprep.repairs.measures import Measures
+    from dataprep.repairs.readings import Reading
+
+
+def by_index(case: Case) -> tuple[Reading, Sequences, Ids]:
+    """How the ``.bin`` is to be read, what the new index holds, and what was seen of the ids.
+
+    Raises:
+        Unusable: the index cannot be believed.
+        FormatError: nothing can be proven.
+    """
+    header = case.header
+    if header is None:
+        raise Unusable(findings.missing(idx_path(case.prefix)))
+    stranger = findings.foreign(header)
+    if stranger is not None:
+        raise Unusable(stranger)
+    arrays, measures = choose(header, case.bin_bytes)
+    candidates = readings(header, arrays, measures, case.bin_bytes)
+    borne, is_open = choice.choose(candidates, case.examine)
+    if borne is None:
+        if candidates:
+            finding = findings.undecided(candidates, case.bin_bytes)
+        else:
+            finding = findings.contradiction(header, arrays, measures, case.bin_bytes)
+        if is_open:
+            away = f"move {idx_path(case.prefix)} away to have it rebuilt from the EODs alone"
+            raise case.refusal(finding, NAME_EOD if case.known.eod is None else away)
+        _keep_sound(case, arrays, measures, finding)
+        raise Unusable(finding)
+    reading, evidence = choice.turn(borne, case.examine, case.known.eod)
+    modes = findings.modes(header, arrays)
+    if modes is not None:
+        raise case.refusal(modes, f"if they are none, cut them off a copy: truncate -s {arrays.end}")
+    for code, text in findings.differences(header, arrays, measures, reading, case.bin_bytes):
+        case.change(code, text)
+    case.note_order(reading)
+    return reading, _bounded(case, reading, evidence, arrays, measures), evidence.ids
+
+
+def _keep_sound(case: Case, arrays: Arrays, measures: Measures, finding: Finding) -> None:
+    """Refuse to throw away an index that agrees with itself because the ``.bin`` is another's, or was cut off."""
+    assert case.header is not None
+    agrees = arrays.is_whole("sequence_pointers") and item_size(case.header.code) in measures.pointer_items
+    if measures.num_tokens and agrees and measures.shift == 0:
+        advice = "copy both files again; or move the .idx away to go by the EODs in the .bin alone, with --eod ID"
+        raise case.refusal(finding, advice)
+
+
+def _bounded(case: Case, reading: Reading, evidence: Evidence, arrays: Arrays, measures: Measures) -> Sequences:
+    """The sequences with document boundaries that hold."""
+    if measures.shift is not None:
+        _check_ends(case, evidence)
+        if measures.shift:
+            case.change("boundaries-start", f"the document boundaries began at {measures.shift}, and not at 0")
+        return reading.sequences
+    code, text = findings.broken_bounds(arrays, measures)
+    if is_single(arrays, measures):
+        _check_ends(case, evidence)
+        case.change(code, f"{text}; there are as many documents as sequences: one each")
+        return reading.sequences
+    sequences = single(reading.sequences.num_sequences, reading.sequences.lengths)
+    if evidence.is_proof:
+        case.change(code, f"{text}; each sequence ends with the EOD {evidence.eod}, and became a document")
+    elif case.known.eod is not None:
+        sequences = _bounded_by_eods(case, replace(reading, sequences=sequences), case.known.eod, (code, text))
+    else:
+        finding = (code, f"{text}, and not every sequence is a document")
+        raise case.refusal(finding, f"{NAME_EOD}, if documents end with one")
+    lost = arrays.num_boundaries - 1 - sequences.num_documents
+    some = f"{lost} documents without tokens" if lost > 0 else "documents without tokens, if there were any,"
+    case.warnings.append(f"{some} are gone: where they were is not known")
+    return sequences
+
+
+def _bounded_by_eods(case: Case, reading: Reading, eod: int, finding: Finding) -> Sequences:
+    """The sequences as documents that end wherever one ends with the EOD."""
+    code, text = finding
+    found = find_bounds(case.bin, reading, eod, case.scratch, case.watcher)
+    if not found.is_whole:
+        text = f"{text}, and the EOD {eod} stands inside sequences as well, or not at the end of the last one"
+        raise case.refusal((code, text), "")
+    case.change(code, f"{text}; a document was made to end wherever a sequence ends with the EOD {eod}")
+
+    def boundaries() -> Iterator[Offsets]:
+        yield np.zeros(1, np.int64)
+        yield from found.bounds.pieces()
+
+    return Sequences(reading.sequences.num_sequences, found.bounds.count, reading.sequences.lengths, boundaries)
+
+
+def _check_ends(case: Case, evidence: Evidence) -> None:
+    """Hold the documents to the EOD that is known."""
+    if case.known.eod is None or evidence.is_supported:
+        return
+    missing = evidence.num_ends - evidence.num_with_eod
+    text = f"{missing} of {evidence.num_ends} documents do not end with the EOD {case.known.eod}"
+    advice = f"name another with --eod, or move {idx_path(case.prefix)} away to have it rebuilt from the EODs"
+    raise case.refusal(("eod-missing", f"{text}: the .idx may be of another .bin"), advice)
