@@ -1,0 +1,74 @@
+"""The manifest of a pair, found and read."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dataprep.errors import FormatError, SpecError
+from dataprep.layout import pair_manifest
+from dataprep.manifest.datasets import DatasetManifest
+from dataprep.manifest.pairs import PairManifest
+from dataprep.manifest.units import SCHEMA
+from dataprep.specs import Model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+M = TypeVar("M", bound=Model)
+
+Manifest = DatasetManifest | PairManifest
+
+
+def eod_of(manifest: Manifest | None) -> int | None:
+    """The id that ends every document, if the manifest says that one does."""
+    if manifest is None or manifest.tokenizer is None or manifest.policy is None:
+        return None
+    return manifest.tokenizer.eod_id if manifest.policy.eod == "append" else None
+
+
+def manifest_of(prefix: Path) -> Manifest | None:
+    """The manifest of a pair: its own, or the ``manifest.json`` of its folder that names it; None without one.
+
+    Raises:
+        FormatError: there is one, and it cannot be read.
+    """
+    own, common = pair_manifest(prefix), prefix.parent / "manifest.json"
+    path = own if own.exists() else common
+    if not path.exists():
+        return None
+    value = _read(path)
+    manifest: Manifest
+    if value.get("kind") == "pair":
+        manifest = _model(PairManifest, value, path)
+    else:
+        manifest = _model(DatasetManifest, value, path)
+    return manifest if prefix.name in {entry.name for entry in manifest.prefixes} else None
+
+
+def load_manifest(path: Path) -> DatasetManifest:
+    """Read a dataset's ``manifest.json``.
+
+    Raises:
+        FormatError: missing, not JSON, or written by a version this one does not know.
+    """
+    return _model(DatasetManifest, _read(path), path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FormatError(f"cannot read the manifest {path}: {error}") from error
+    found = value.get("schema_version") if isinstance(value, dict) else type(value).__name__
+    if found != SCHEMA:
+        raise FormatError(f"{path}: expected schema_version {SCHEMA}, found {found!r}; update dataprep")
+    assert isinstance(value, dict)
+    return value
+
+
+def _model(model: type[M], value: dict[str, Any], path: Path) -> M:
+    try:
+        return model.from_json(value, str(path))
+    except SpecError as error:
+        raise FormatError(f"not a manifest of dataprep: {error}") from error
