@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 
@@ -92,6 +93,20 @@ def test_verify_exits_1_for_a_bad_pair_and_names_the_problem(folder, made, tmp_p
     assert "error bin-size" in done.stdout
 
 
+def test_verify_for_a_training(folder, made):
+    prefix = made.stdout.strip()
+    bad = dataprep("verify", prefix, "-t", "sample", "--split", "998,1,1", "--seq-length", 4096, "--json", cwd=folder)
+    good = dataprep("verify", os.path.dirname(prefix), "--split", "1", "--vocab-size", 8192, "--eod", 0, cwd=folder)
+    schema = json.loads(dataprep("verify", "--schema", cwd=folder).stdout)
+
+    (report,) = json.loads(bad.stdout)
+    assert (bad.returncode, report["ok"]) == (1, False)
+    assert {problem["code"] for problem in report["problems"]} == {"split-empty", "split-short"}
+    jsonschema.Draft202012Validator(schema).validate([report])
+    assert (good.returncode, good.stdout[:3], len(good.stdout.splitlines())) == (0, "ok ", 1)
+    assert "50 end with 0" in good.stdout
+
+
 def test_inspect_counts_and_decodes(folder, made):
     prefix = made.stdout.strip()
     value = json.loads(dataprep("inspect", prefix, "--json", cwd=folder).stdout)
@@ -161,13 +176,16 @@ def test_list_and_status(folder, made):
         (["verify", "nothing"], 2, "no such prefix"),
         (["verify", "."], 2, "0 indexed pairs"),
         (["verify", "x", "--level", "deep"], 2, "--level deep"),
+        (["verify", "out/in-sample", "--split", "x"], 2, "a split of 'x'"),
+        (["verify", "out/in-sample", "--cache", "nowhere"], 2, "no such folder"),
+        (["verify", "out/in-sample", "--eod", "8192", "--vocab-size", "8192"], 2, "the EOD 8192"),
         (["inspect", "nothing"], 2, "no such prefix"),
         (["status", "nothing"], 2, "no such folder"),
         (["list", "things"], 2, "list things"),
         (["frobnicate"], 2, "frobnicate"),
     ],
 )
-def test_a_mistake_gets_one_message_and_its_exit_code(folder, arguments, code, says):
+def test_a_mistake_gets_one_message_and_its_exit_code(folder, made, arguments, code, says):
     done = dataprep(*arguments, cwd=folder)
 
     assert done.returncode == code, done.stderr

@@ -27,11 +27,8 @@ COUNTS = st.one_of(st.integers(0, 30), st.integers(0, 2**64 - 1), st.sampled_fro
 
 def look(prefix):
     """Verify at both levels, with and without knowledge; every report has to fit the schema."""
-    reports = [
-        verify(prefix, level, expect)
-        for level in ("index", "tokens")
-        for expect in (None, Expected(vocab_size=100, eod_id=7, split="1", special_ids=(0, 1, 8, 9)))
-    ]
+    known = Expected(vocab_size=100, eod_id=7, split="1", special_ids=(0, 1, 8, 9))
+    reports = [verify(prefix, "index", known), verify(prefix), verify(prefix, expect=known)]
     VALIDATOR.validate(json.loads(json.dumps([report.to_json() for report in reports])))
     return reports
 
@@ -88,8 +85,8 @@ def test_any_arrays_of_the_right_size_are_reported(folder, lengths, data, code, 
 
 @pytest.fixture
 def pair(workspace):
-    ids = np.array([1, 2, 7, 3, 7, 4, 5, 6, 7] * 20, np.int32)
-    with IndexedWriter(workspace / "a", "int32") as writer:
+    ids = np.array([1, 2, 7, 3, 7, 4, 5, 6, 7] * 20, np.uint16)
+    with IndexedWriter(workspace / "a", "uint16") as writer:
         writer.append(TokenBatch(ids, np.concatenate([[0], np.flatnonzero(ids == 7) + 1])))
         writer.commit()
     return workspace / "a"
@@ -134,7 +131,7 @@ def test_a_file_that_shrinks_meanwhile_is_a_problem(pair, path):
 def test_a_manifest_that_cannot_be_read_is_a_warning(pair, name, text):
     (pair.parent / name).write_text(text)
 
-    assert ["manifest-unreadable" in report.codes for report in look(pair)] == [True] * 4
+    assert ["manifest-unreadable" in report.codes for report in look(pair)] == [True] * 3
     assert verify(pair).codes == {"manifest-unreadable"}
 
 

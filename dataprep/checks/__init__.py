@@ -7,7 +7,7 @@ index      level `index`: lengths, pointers, boundaries, sizes; `causes`: why th
 documents  where documents begin, token by token
 known      which ids there may be: from the request, the tokenizer, the manifest
 tokens     level `tokens`; `scan` reads, `tally` counts, `ends` judges how documents end and begin
-splits     Megatron's --split, by its own arithmetic
+splits     what Megatron's --split leaves without tokens
 caches     Megatron's index caches; `npy` reads them
 claims     what a manifest says of the files
 """
