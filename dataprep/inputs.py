@@ -5,7 +5,6 @@ All that can be wrong with them is said before anything is written, and of all o
 
 from __future__ import annotations
 
-import glob
 import logging
 import os
 from dataclasses import dataclass
@@ -16,11 +15,10 @@ import numpy as np
 
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import Index, IndexedDataset, bin_path, idx_path, read_header
-from dataprep.layout import find_prefix
+from dataprep.layout import find_prefixes
 from dataprep.manifest import DatasetManifest, eod_of, manifest_of
 from dataprep.selections import Run
 from dataprep.stages.verify import verify
-from dataprep.storage import MARK
 from dataprep.watcher import Progress
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ NUM_NAMED = 5
 NUM_ENDS = 100
 """Sequences whose last ids tell the EOD of a pair without a manifest: they lie at the start of its file."""
 
-HARMLESS = {"no-tokens", "too-many"}
+HARMLESS = {"no-tokens", "too-many", "cache-stale", "cache-damaged"}
 """Errors that a pair may have and still be an input: they are of training on it as it is."""
 
 
@@ -62,40 +60,10 @@ def find_inputs(texts: Iterable[str | Path]) -> list[Path]:
 
 def _pairs(text: str | Path) -> dict[str, Path]:
     """The pairs that one name stands for, by where they really lie: a link to a folder brings nothing twice."""
-    path = Path(text)
-    if _lies_at(path):  # also beside a folder of that name, which Megatron makes for its index caches
-        paths = [path]
-    elif path.is_dir():
-        paths = _pairs_in(path)
-        if not paths:
-            raise SpecError(f"{path} is a folder without indexed pairs")
-    elif path.exists() or not glob.has_magic(str(text)):
-        paths = [find_prefix(path)]
-    else:
-        matches = [Path(name) for end in ("", ".idx", ".bin") for name in glob.glob(f"{text}{end}", recursive=True)]
-        paths = [pair for match in matches if match.is_dir() for pair in _pairs_in(match)]
-        paths = sorted({*paths, *_without_suffix(match for match in matches if not match.is_dir())})
-        if not paths:
-            raise SpecError(f"no indexed pair matches {text}")
     found: dict[str, Path] = {}
-    for pair in paths:
+    for pair in find_prefixes(text):
         found.setdefault(os.path.realpath(f"{pair}.bin"), pair)
     return found
-
-
-def _pairs_in(folder: Path) -> list[Path]:
-    return sorted(_without_suffix(folder.iterdir()))
-
-
-def _without_suffix(paths: Iterable[Path]) -> set[Path]:
-    """The prefixes of those of these files that belong to a pair."""
-    files = (path for path in paths if path.suffix in (".bin", ".idx"))
-    return {path.with_suffix("") for path in files if MARK not in path.name and not path.name.startswith(".")}
-
-
-def _lies_at(prefix: Path) -> bool:
-    """Whether one of the two files of a pair is there."""
-    return bool(prefix.name) and any(prefix.with_name(prefix.name + suffix).exists() for suffix in (".bin", ".idx"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +170,8 @@ def index_problem(prefix: Path) -> str | None:
     """What is wrong with an index or the sizes of a pair, None if nothing is; a pair of nothing is right."""
     if _is_empty(prefix):
         return None
-    for problem in verify(idx_path(prefix), level="index").problems:
-        if problem.severity == "error" and problem.code not in HARMLESS:
+    for problem in verify(idx_path(prefix), level="index").errors:
+        if problem.code not in HARMLESS:
             return f"{problem.code}: {problem.message}"
     return None
 

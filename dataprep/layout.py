@@ -26,6 +26,7 @@ A name that holds ``.tmp-`` is private to one run and means nothing to any other
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -39,7 +40,7 @@ from dataprep.errors import SpecError
 from dataprep.storage import MARK, explain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,23 +254,42 @@ def find_prefix(text: str | Path) -> Path:
 
 
 def find_prefixes(text: str | Path) -> list[Path]:
-    """The same, but of a folder all pairs in it, in the order of their names; a pair may lack one of its files.
+    """The same, but of a folder, and of whatever a glob matches, all pairs, in the order of their names.
+
+    A pair may lack one of its files. What is half-made, or hidden, is left out.
 
     Raises:
-        SpecError: no such pair, or a folder without any.
+        SpecError: no such pair, or none in a folder or of a glob.
     """
     path = Path(text)
+    if _lies_at(path):  # also beside a folder of that name, which Megatron makes for its index caches
+        return [path]
+    if path.is_dir():
+        if found := _prefixes(path.iterdir()):
+            return found
+        raise SpecError(f"{path} is a folder without indexed pairs")
     if path.suffix in (".bin", ".idx"):
         path = path.with_suffix("")
-    if path.name and any(path.with_name(path.name + suffix).exists() for suffix in (".bin", ".idx")):
-        return [path]  # also beside a folder of that name, which Megatron makes for its index caches
-    if not path.is_dir():
+        if _lies_at(path):
+            return [path]
+    if not glob.has_magic(str(text)):
         raise SpecError(f"no such prefix: neither {path}.bin nor {path}.idx exists")
-    found = sorted({entry.with_suffix("") for entry in path.iterdir() if entry.suffix in (".bin", ".idx")})
-    found = [prefix for prefix in found if MARK not in prefix.name]
-    if not found:
-        raise SpecError(f"{path} is a folder with 0 indexed pairs")
-    return found
+    matches = [Path(name) for end in ("", ".idx", ".bin") for name in glob.glob(f"{text}{end}", recursive=True)]
+    inside = [file for match in matches if match.is_dir() for file in match.iterdir()]
+    if found := _prefixes([*inside, *matches]):
+        return found
+    raise SpecError(f"no indexed pair matches {text}")
+
+
+def _prefixes(paths: Iterable[Path]) -> list[Path]:
+    """The prefixes of those of these files that belong to a pair."""
+    files = (path for path in paths if path.suffix in (".bin", ".idx") and not path.is_dir())
+    return sorted({path.with_suffix("") for path in files if MARK not in path.name and not path.name.startswith(".")})
+
+
+def _lies_at(prefix: Path) -> bool:
+    """Whether one of the two files of a pair is there."""
+    return bool(prefix.name) and any(prefix.with_name(prefix.name + suffix).exists() for suffix in (".bin", ".idx"))
 
 
 def _some(prefixes: list[Path]) -> str:

@@ -199,14 +199,13 @@ class Outputs:
                 f"{prefix} was not made: what was copied of {names} has another checksum than is known of it. Look for "
                 f"the damage with: dataprep verify {wrong[0]}"
             )
-        what = next(problem for problem in report.problems if problem.severity == "error")
+        what = report.errors[0]
         text = what.message.replace(str(self._folder), str(self._parent))
         raise OutputError(f"{prefix} was not made, because it would be broken: {what.code}: {text}")
 
     def verification(self, prefix: Path, report: Report) -> dict[str, Any]:
         """The report as JSON, in which the pair has its final name."""
-        value: dict[str, Any] = _renamed(report.to_json(), str(self.private(prefix)), prefix.name)
-        return value
+        return report.named(prefix.name).to_json()
 
     def describe(self, prefix: Path, manifest: PairManifest) -> None:
         """Write the manifest of a pair, still in private."""
@@ -232,15 +231,6 @@ class Outputs:
                 shutil.rmtree(self._folder)
             else:
                 _take_back(self._folder, whole=True)
-
-
-def _renamed(value: Any, old: str, new: str) -> Any:
-    """A JSON value with a name for another in all of its texts."""
-    if isinstance(value, str):
-        return value.replace(old, new)
-    if isinstance(value, list):
-        return [_renamed(each, old, new) for each in value]
-    return {key: _renamed(each, old, new) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 def _name(private: Path, path: Path) -> None:

@@ -174,7 +174,7 @@ def test_list_and_status(folder, made):
         ),
         (["run", "x" * 300, "-t", "sample"], 2, "unknown corpus"),
         (["verify", "nothing"], 2, "no such prefix"),
-        (["verify", "."], 2, "0 indexed pairs"),
+        (["verify", "."], 2, "without indexed pairs"),
         (["verify", "x", "--level", "deep"], 2, "--level deep"),
         (["verify", "out/in-sample", "--split", "x"], 2, "a split of 'x'"),
         (["verify", "out/in-sample", "--cache", "nowhere"], 2, "no such folder"),

@@ -192,7 +192,7 @@ def test_a_folder_stands_for_its_only_prefix(made):
 def test_what_is_no_pair_is_said(tmp_path):
     with pytest.raises(SpecError, match="no such prefix"):
         open_pair(tmp_path / "nothing")
-    with pytest.raises(SpecError, match="0 indexed pairs"):
+    with pytest.raises(SpecError, match="without indexed pairs"):
         open_pair(tmp_path)
     (tmp_path / "x.idx").write_bytes(b"nonsense")
     with pytest.raises(FormatError, match=r"header of 34 bytes.*run: dataprep verify"):
