@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
     from dataprep.batches import Offsets
     from dataprep.indexed import Index
 
@@ -33,14 +37,21 @@ class Documents:
         self._bounds = np.empty(0, np.int64)
 
     def take(self, stop: int) -> Offsets:
-        """All that are left and smaller than `stop`."""
-        found = []
+        """All that are left and smaller than `stop`; int64."""
+        return np.concatenate([*self._pieces(stop), np.empty(0, np.int64)])
+
+    def take_near(self, start: int, stop: int) -> npt.NDArray[np.int32]:
+        """The same, counted from `start`, which none lies before and none 2**31 behind; int32: there may be many."""
+        pieces = [(piece - start).astype(np.int32) for piece in self._pieces(stop)]
+        return np.concatenate([*pieces, np.empty(0, np.int32)])
+
+    def _pieces(self, stop: int) -> Iterator[Offsets]:
         while True:
             cut = int(np.searchsorted(self._starts, stop))
-            found.append(self._starts[:cut])
+            yield self._starts[:cut]
             self._starts = self._starts[cut:]
             if len(self._starts) or self._sequence >= len(self._index.sequence_lengths):
-                return np.concatenate(found)
+                return
             self._starts = self._next()
 
     def _next(self) -> Offsets:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from dataprep.batches import Offsets
+    import numpy.typing as npt
 
 BLOCK = 4 << 20
 """Bytes read at a time: with 1 MiB, what Python does for each block costs as much as the counting."""
@@ -115,15 +115,15 @@ class Scan:
             raise
         return tally
 
-    def _claim(self) -> tuple[int, Offsets] | None:
-        """Position of the next block, and the documents that begin in it."""
+    def _claim(self) -> tuple[int, npt.NDArray[np.int32]] | None:
+        """Position of the next block, and the documents that begin in it, in tokens from there."""
         with self._lock:
             position = self._next
             if position >= self._size or self._stopped:
                 return None
             self._next += BLOCK
-            stop = min(self._next, self._size) // self._looked.dtype.itemsize
-            return position, self._documents.take(stop)
+            width = self._looked.dtype.itemsize
+            return position, self._documents.take_near(position // width, min(self._next, self._size) // width)
 
     def _read(self, fd: int, view: memoryview, position: int) -> None:
         while view:

@@ -11,14 +11,15 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from dataprep.batches import Offsets
-
 HEAD = 4096
 """Bytes of the block before that a block is looked at with: the token that ends the document before, and the first half
 of a run of zeros."""
 
 ZERO_BYTES = 4096
 """A run of that many zeros is a hole: the unit in which file systems and page caches lose data."""
+
+SOME = 1 << 16
+"""Documents looked at in one go: a block may hold a million of them, and arrays of as many would take the memory."""
 
 NEVER = 2**63 - 1
 """Where the first of something is that was not met."""
@@ -61,7 +62,7 @@ class Block:
         data: uint8, `head` bytes of the block before and the block; `head` is `HEAD`, 0 for the first block.
         first: number of its first token.
         itemsize: bytes of a token.
-        starts: the first tokens of documents in it.
+        starts: int32, the first tokens of documents, counted from that.
         is_last: of the file.
     """
 
@@ -69,7 +70,7 @@ class Block:
     head: int
     first: int
     itemsize: int
-    starts: Offsets
+    starts: npt.NDArray[np.int32]
     is_last: bool
 
 
@@ -181,23 +182,26 @@ class Tally:
         Returns:
             How many EODs at ends, and BOSes at beginnings, lie in this block itself.
         """
-        starts = block.starts - block.first
-        begins = 0
-        if looked.bos is not None:
-            begins = int(np.count_nonzero(block.data[block.head :].view(looked.dtype)[starts] == looked.bos))
-            self.num_begins += begins
-        if looked.eod is None:
-            return 0, begins
-        lookback = block.head // block.itemsize
-        ids, ends = block.data.view(looked.dtype), starts + lookback - 1
-        ends = ends[ends >= 0]  # nothing ends where the file begins
-        if block.is_last:
-            ends = np.append(ends, len(ids) - 1)
-        good = ids[ends] == looked.eod
+        ids, lookback = block.data.view(looked.dtype), block.head // block.itemsize
+        inside = begins = 0
+        for i in range(0, len(block.starts), SOME):
+            starts = block.starts[i : i + SOME] + lookback
+            if looked.bos is not None:
+                begins += int(np.count_nonzero(ids[starts] == looked.bos))
+            if looked.eod is not None:
+                inside += self._ends(ids, starts[starts > 0] - 1, block, looked.eod)  # nothing ends where a file begins
+        if looked.eod is not None and block.is_last:
+            inside += self._ends(ids, np.array([len(ids) - 1]), block, looked.eod)
+        self.num_begins += begins
+        return inside, begins
+
+    def _ends(self, ids: npt.NDArray[Any], ends: npt.NDArray[Any], block: Block, eod: int) -> int:
+        """Count the EODs at ends of documents; how many of them lie in this block itself."""
+        good, lookback = ids[ends] == eod, block.head // block.itemsize
         self.num_ends += int(np.count_nonzero(good))
         if not good.all():
             self.first_missing = min(self.first_missing, block.first - lookback + int(ends[good.argmin()]))
-        return int(np.count_nonzero(good[ends >= lookback])), begins
+        return int(np.count_nonzero(good[ends >= lookback]))
 
     def _marked(self, ids: npt.NDArray[Any], found: npt.NDArray[np.bool_], block: Block, eod: int | None) -> None:
         """Count marked ids one by one, and find the first EOD that ends no document."""
@@ -207,7 +211,7 @@ class Tally:
             self.counts[low + above] += number
         if eod is not None and self.first_inside == NEVER:
             stray = ids == eod
-            stray[block.starts[block.starts > block.first] - block.first - 1] = False
+            stray[block.starts[block.starts > 0] - 1] = False
             stray[-1] = False  # it may end a document, which the next block knows
             if stray.any():
                 self.first_inside = block.first + int(stray.argmax())
