@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dataprep.checks.report import Expected
     from dataprep.differences import diff
-    from dataprep.excerpts import decode, where
-    from dataprep.excerpts import sample as training_sample
     from dataprep.fetching import download
     from dataprep.indexed import IndexedDataset as open_dataset
     from dataprep.inspection import inspect
+    from dataprep.inspection.excerpts import decode, where
+    from dataprep.inspection.excerpts import sample as training_sample
     from dataprep.planning import plan
     from dataprep.repairs import repair
     from dataprep.reshaping import merge, sample, split
@@ -61,7 +61,7 @@ __all__ = [
 _HOMES = {
     "Expected": ("dataprep.checks.report", "Expected"),
     "Sampling": ("dataprep.samples", "Sampling"),
-    "decode": ("dataprep.excerpts", "decode"),
+    "decode": ("dataprep.inspection.excerpts", "decode"),
     "diff": ("dataprep.differences", "diff"),
     "download": ("dataprep.fetching", "download"),
     "inspect": ("dataprep.inspection", "inspect"),
@@ -72,9 +72,9 @@ _HOMES = {
     "run": ("dataprep.runner", "run"),
     "sample": ("dataprep.reshaping", "sample"),
     "split": ("dataprep.reshaping", "split"),
-    "training_sample": ("dataprep.excerpts", "sample"),
+    "training_sample": ("dataprep.inspection.excerpts", "sample"),
     "verify": ("dataprep.stages.verify", "verify"),
-    "where": ("dataprep.excerpts", "where"),
+    "where": ("dataprep.inspection.excerpts", "where"),
 }
 
 

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 import xxhash
 
-from dataprep.decoding import Decoder
 from dataprep.definitions import define, load
 from dataprep.errors import DataprepError, FormatError
 from dataprep.indexed import CHUNK, Index, bin_path, idx_path
-from dataprep.inputs import index_problem, readable_manifest
+from dataprep.inspection.decoding import Decoder
+from dataprep.inspection.provenance import source_of
 from dataprep.layout import find_prefix
-from dataprep.parting import Places
-from dataprep.provenance import source_of
-from dataprep.selections import BLOCK_DOCUMENTS, open_bin, read_documents
+from dataprep.reshaping.inputs import index_problem, readable_manifest
+from dataprep.reshaping.parting import Places
+from dataprep.reshaping.selections import BLOCK_DOCUMENTS, open_bin, read_documents
 from dataprep.storage import COPY_BYTES
 from dataprep.watcher import Progress, Silent
 

@@ -18,7 +18,7 @@
       <corpus>-<tokenizer>                      symlink to the newest of them
 
     <prefix>.bin .idx .manifest.json            a pair that was made from others, wherever its user wants it
-    <prefix>.tmp-<owner>/                       the same while it is made and proven, see `making`
+    <prefix>.tmp-<owner>/                       the same while it is made and proven, see `reshaping.making`
 
 A name that holds ``.tmp-`` is private to one run and means nothing to any other.
 """

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep import census
 from dataprep.errors import FormatError
 from dataprep.indexed import IndexedDataset, bin_path
+from dataprep.inspection import census
 
 
 def table(counts):
@@ -27,8 +27,8 @@ def table(counts):
 def test_counts_are_those_of_lists(make_pair, documents, dtype, block, chunk):
     pair = IndexedDataset(make_pair(documents, dtype=dtype))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dataprep.census.COPY_BYTES", block * pair.dtype.itemsize)
-        patch.setattr("dataprep.census.CHUNK", chunk)
+        patch.setattr("dataprep.inspection.census.COPY_BYTES", block * pair.dtype.itemsize)
+        patch.setattr("dataprep.inspection.census.CHUNK", chunk)
         patch.setattr("dataprep.indexed.reader.CHUNK", chunk)
         found = census.take(pair)
 
@@ -68,8 +68,8 @@ def test_what_is_no_id_is_counted_aside_and_takes_no_memory(make_pair, dtype):
 
 
 def test_only_the_first_documents_are_compared(make_pair, monkeypatch):
-    monkeypatch.setattr("dataprep.census.MOST_DOCUMENTS", 3)
-    monkeypatch.setattr("dataprep.census.COPY_BYTES", 4)
+    monkeypatch.setattr("dataprep.inspection.census.MOST_DOCUMENTS", 3)
+    monkeypatch.setattr("dataprep.inspection.census.COPY_BYTES", 4)
     found = census.take(IndexedDataset(make_pair([[1], [2], [1], [2], [1]])))
 
     assert (found.repeats.num_compared, found.repeats.num_documents) == (3, 1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dataprep.decoding import Decoder
 from dataprep.definitions import define, identify
+from dataprep.inspection.decoding import Decoder
 from dataprep.parity import NASTY
 from dataprep.specs import TokenizerSpec
 

@@ -1,4 +1,4 @@
-"""`dataprep.draws`: exactly as many as asked for, the same for the same seed, each as likely as any other."""
+"""`dataprep.reshaping.draws`: exactly as many as asked for, the same for the same seed, each as likely as any other."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataprep import draws
-from dataprep.draws import Draw
+from dataprep.reshaping import draws
+from dataprep.reshaping.draws import Draw
 
 
 def test_keys_are_splitmix64s():

@@ -8,8 +8,8 @@ import pytest
 
 import dataprep
 from dataprep.errors import FormatError, SpecError
-from dataprep.excerpts import document, sample, where
 from dataprep.indexed import IndexedDataset, idx_path
+from dataprep.inspection.excerpts import document, sample, where
 from dataprep.samples import SampleOrder, Sampling
 
 TINY = Sampling(4, split="1")

@@ -11,7 +11,7 @@ import pytest
 
 import dataprep
 from dataprep.errors import SourceError
-from dataprep.excerpts import document
+from dataprep.inspection.excerpts import document
 from dataprep.planning import resolve
 from dataprep.stages.merge import Merger
 

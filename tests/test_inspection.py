@@ -14,7 +14,7 @@ import dataprep
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import IndexedDataset, bin_path, idx_path
 from dataprep.inspection import document_lengths, inspect, length_summary, open_pair
-from dataprep.lengths import QUANTILES
+from dataprep.inspection.lengths import QUANTILES
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_level_index_reads_no_tokens(make_pair):
 
 
 def test_only_the_first_documents_are_compared_and_it_says_so(make_pair, monkeypatch):
-    monkeypatch.setattr("dataprep.census.MOST_DOCUMENTS", 2)
+    monkeypatch.setattr("dataprep.inspection.census.MOST_DOCUMENTS", 2)
 
     assert "among the first 2" in inspect(make_pair([[1], [1], [1]]))["notes"][0]
 

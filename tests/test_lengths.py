@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dataprep.errors import FormatError
 from dataprep.indexed import IndexedDataset, bin_path, idx_path
-from dataprep.lengths import LengthCounts, document_ends
+from dataprep.inspection.lengths import LengthCounts, document_ends
 
 
 def counted(lengths):
@@ -83,7 +83,7 @@ def test_no_documents_lead_to_verify(make_pair):
 @given(chunks=st.lists(st.lists(st.integers(0, 50), max_size=20), max_size=5), table=st.sampled_from([1, 20, 1000]))
 def test_lengths_are_counted_whatever_the_pieces(chunks, table):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dataprep.lengths.TABLE", table)
+        patch.setattr("dataprep.inspection.lengths.TABLE", table)
         found = LengthCounts.of(np.array(chunk, np.int64) for chunk in chunks)
 
     every = list(itertools.chain(*chunks))

@@ -1,4 +1,4 @@
-"""`dataprep.making`: new pairs appear whole and proven, all or none, whenever their maker dies."""
+"""`dataprep.reshaping.making`: new pairs appear whole and proven, all or none, whenever their maker dies."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import dataprep
-from dataprep import making, storage
+from dataprep import storage
 from dataprep.batches import TokenBatch
 from dataprep.errors import BusyError, OutputError, SpecError
 from dataprep.indexed import IndexedDataset, IndexedWriter, bin_path
 from dataprep.layout import pair_manifest
-from dataprep.making import Outputs
-from dataprep.reshaping import merge, sample, split
+from dataprep.reshaping import making, merge, sample, split
+from dataprep.reshaping.making import Outputs
 from dataprep.storage import MARK
 
 STEPS = ("open", "mkdir", "write", "copy_file_range", "fsync", "replace", "link", "rmdir")
@@ -247,7 +247,7 @@ def test_a_copy_that_goes_wrong_is_found_without_a_manifest(pair, workspace, mon
     def zeros(source: int, target: int, start: int, stop: int) -> None:
         os.write(target, bytes(stop - start))
 
-    monkeypatch.setattr("dataprep.selections.copy_range", zeros)
+    monkeypatch.setattr("dataprep.reshaping.selections.copy_range", zeros)
     with pytest.raises(OutputError, match=r"what was copied of .*/in/a has another checksum"):
         merge([pair], workspace / "new")
     assert _names(workspace) == ["in"]

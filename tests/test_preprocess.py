@@ -281,7 +281,7 @@ def test_a_line_that_is_no_document_stops_it_as_it_stops_megatron(bpe, tmp_path,
 @pytest.mark.parametrize("number", [2, 3, 9])
 def test_documents_are_dealt_out_one_by_one(bpe, write_texts, tmp_path, monkeypatch, number):
     monkeypatch.setattr("dataprep.compat.dealing.BLOCK_DOCUMENTS", 4)
-    monkeypatch.setattr("dataprep.selections.BLOCK_DOCUMENTS", 5)
+    monkeypatch.setattr("dataprep.reshaping.selections.BLOCK_DOCUMENTS", 5)
     texts = [f"text {i} " * (i % 4) for i in range(20)]
     (made,) = make(*arguments(write_texts(texts), tmp_path / "my", bpe.path, "--partitions", number))
 

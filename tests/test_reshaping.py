@@ -21,12 +21,12 @@ from typer.testing import CliRunner
 
 import dataprep
 from dataprep import cli
-from dataprep.draws import Draw
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import CODES, Header, IndexedDataset, bin_path, idx_path, write_index
 from dataprep.layout import pair_manifest
 from dataprep.manifest import manifest_of
 from dataprep.reshaping import Made, merge, sample, split
+from dataprep.reshaping.draws import Draw
 from dataprep.storage import AtomicFile, write_json
 
 Documents = list[list[list[int]]]
@@ -147,7 +147,9 @@ def test_a_sample_is_some_documents_in_their_order(documents, dtype, seed, data)
     count = data.draw(st.integers(1, len(documents)))
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         for constant in ("BLOCK_DOCUMENTS", "READ_BYTES", "GAP_BYTES"):
-            patch.setattr(f"dataprep.selections.{constant}", data.draw(st.sampled_from([4, 8, 64]), label=constant))
+            patch.setattr(
+                f"dataprep.reshaping.selections.{constant}", data.draw(st.sampled_from([4, 8, 64]), label=constant)
+            )
         prefix = _write(Path(name) / "in", documents, dtype)
         try:
             made = sample(prefix, Path(name) / "new", count, seed)
@@ -166,8 +168,8 @@ def test_a_sample_is_some_documents_in_their_order(documents, dtype, seed, data)
 
 def test_samples_of_a_large_pair(tmp_path, monkeypatch):
     """With gaps that are read and gaps that are not, and more runs than a manifest names."""
-    monkeypatch.setattr("dataprep.selections.GAP_BYTES", 4096)
-    monkeypatch.setattr("dataprep.reshaping.MAX_NAMED_RUNS", 2000)
+    monkeypatch.setattr("dataprep.reshaping.selections.GAP_BYTES", 4096)
+    monkeypatch.setattr("dataprep.reshaping.verbs.MAX_NAMED_RUNS", 2000)
     lengths = np.random.default_rng(0).integers(0, 40, 20_000)
     ids = np.arange(lengths.sum(), dtype=np.uint16)
     documents = [[piece] if len(piece) else [] for piece in np.split(ids, np.cumsum(lengths)[:-1])]
@@ -363,7 +365,7 @@ def test_indices_that_megatron_left_of_an_earlier_dataset(tmp_path):
 
 
 def test_too_many_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr("dataprep.parting.MAX_PARTS", 3)
+    monkeypatch.setattr("dataprep.reshaping.parting.MAX_PARTS", 3)
     prefix = _write(tmp_path / "in", [[[i]] for i in range(4)])
     for way in ("documents", "tokens"):
         with pytest.raises(SpecError, match=f"--{way} 1 makes more than 3 pairs"):
@@ -372,7 +374,7 @@ def test_too_many_parts(tmp_path, monkeypatch):
 
 
 def test_more_sequences_than_megatron_can_count(tmp_path, monkeypatch):
-    monkeypatch.setattr("dataprep.reshaping.MAX_SEQUENCES", 5)
+    monkeypatch.setattr("dataprep.reshaping.verbs.MAX_SEQUENCES", 5)
     paths = [_write(tmp_path / f"a{i}", [[[1], [2]]] * (i + 1)) for i in range(3)]
     with pytest.raises(SpecError, match=r"have 12 sequences.*holds 5 of one pair; make at least 4 pairs"):
         merge(
@@ -521,8 +523,10 @@ def test_pointers_at_the_32_bit_boundaries(tmp_path, monkeypatch, dtype):
         report.bin_checksum = unread
         return report
 
-    monkeypatch.setattr("dataprep.making.verify", verify)
-    monkeypatch.setattr("dataprep.reshaping.stretches", lambda prefix, ends, watcher: ([unread] * len(ends), unread))
+    monkeypatch.setattr("dataprep.reshaping.making.verify", verify)
+    monkeypatch.setattr(
+        "dataprep.reshaping.verbs.stretches", lambda prefix, ends, watcher: ([unread] * len(ends), unread)
+    )
     size = np.dtype(dtype).itemsize
     lengths = (np.diff([0, *BORDERS]) // size).tolist()
     a, b = _sparse(tmp_path / "a", lengths, dtype), _sparse(tmp_path / "b", [1, *lengths[:2]], dtype)

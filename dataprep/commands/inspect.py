@@ -72,7 +72,8 @@ def inspect(
     """
     sampling = chosen(document, sample, seq_length, seed, split, part, num_samples)
     _check_plot(plot, document, sample)
-    from dataprep import excerpts, inspection, progress, views
+    from dataprep import inspection, progress, views
+    from dataprep.inspection import excerpts
 
     with progress.watch(context.obj["quiet"]) as watcher:
         if document is not None:

@@ -38,7 +38,8 @@ def where(
     Example: dataprep where data/sample-sample-1a2b3c4d/sample_text_document --sample 17 --seq-length 4096
     """
     sampling = chosen(document, sample, seq_length, seed, split, part, num_samples)
-    from dataprep import excerpts, progress, views
+    from dataprep import progress, views
+    from dataprep.inspection import excerpts
 
     with progress.watch(context.obj["quiet"]) as watcher:
         value = excerpts.where(prefix, document, sample, sampling, watcher)

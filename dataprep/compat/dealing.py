@@ -13,8 +13,8 @@ import numpy as np
 
 from dataprep.errors import OutputError
 from dataprep.indexed import Index, bin_path, idx_path
-from dataprep.making import entry_of
-from dataprep.selections import BLOCK_DOCUMENTS, Drawn, open_bin, read_documents, write_pair
+from dataprep.reshaping.making import entry_of
+from dataprep.reshaping.selections import BLOCK_DOCUMENTS, Drawn, open_bin, read_documents, write_pair
 from dataprep.stages.verify import verify
 from dataprep.storage import copy_range, explain, make_folder, write_all
 from dataprep.watcher import Progress

@@ -31,12 +31,12 @@ from dataprep.definitions import identify
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import bin_path
 from dataprep.layout import find_prefix
-from dataprep.making import output_prefix
 from dataprep.manifest import eod_of, manifest_of
 from dataprep.repairs.caching import clear_caches
 from dataprep.repairs.case import Change, Known
 from dataprep.repairs.diagnosis import diagnose
 from dataprep.repairs.writing import outputs_of, write
+from dataprep.reshaping.making import output_prefix
 from dataprep.stages.verify import verify
 from dataprep.watcher import Progress, Silent
 

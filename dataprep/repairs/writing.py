@@ -1,6 +1,6 @@
 """What a diagnosis amounts to on disk: one new pair, or several where there are too many sequences for one.
 
-How it is written, proven and given its name is the same as for all pairs that are made from pairs, see `making`.
+How it is written, proven and given its name is the same as for all pairs made from pairs, see `reshaping.making`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import dataprep
 from dataprep.errors import EncodeError, FormatError
 from dataprep.indexed import HEADER, bin_path
 from dataprep.inspection import length_summary
-from dataprep.lineage import Lineage
-from dataprep.making import Copied, Outputs, check_free, entry_of
 from dataprep.manifest import PairManifest
 from dataprep.repairs.evidence import scan
 from dataprep.repairs.sequences import document_lengths, part
-from dataprep.selections import Run, steps, stretches, write_pair
+from dataprep.reshaping.lineage import Lineage
+from dataprep.reshaping.making import Copied, Outputs, check_free, entry_of
+from dataprep.reshaping.selections import Run, steps, stretches, write_pair
 from dataprep.storage import write_all
 from dataprep.watcher import Progress, Silent
 

@@ -17,7 +17,7 @@ from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import Index, IndexedDataset, bin_path, idx_path, read_header
 from dataprep.layout import find_prefixes
 from dataprep.manifest import DatasetManifest, eod_of, manifest_of
-from dataprep.selections import Run
+from dataprep.reshaping.selections import Run
 from dataprep.stages.verify import verify
 from dataprep.watcher import Progress
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dataprep.decoding import Decoder
 from dataprep.errors import FormatError, SpecError
-from dataprep.inspection import check_ids, definition_of, open_pair
-from dataprep.lengths import document_ends
+from dataprep.inspection.decoding import Decoder
+from dataprep.inspection.lengths import document_ends
+from dataprep.inspection.pairs import check_ids, definition_of, open_pair
+from dataprep.inspection.provenance import source_of, trace
 from dataprep.manifest import manifest_of
-from dataprep.provenance import source_of, trace
 from dataprep.samples import SampleOrder
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from dataprep import census
-from dataprep.decoding import Decoder
 from dataprep.definitions import define, load
 from dataprep.errors import DataprepError, FormatError, SpecError
 from dataprep.indexed import IndexedDataset, idx_path
+from dataprep.inspection import census
+from dataprep.inspection.decoding import Decoder
+from dataprep.inspection.lengths import LengthCounts, document_ends
 from dataprep.layout import find_prefix
-from dataprep.lengths import LengthCounts, document_ends
 from dataprep.manifest import DatasetManifest, manifest_of
 from dataprep.watcher import Progress, Silent
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from dataprep.batches import Offsets
-    from dataprep.census import Census
     from dataprep.definitions import Definition
+    from dataprep.inspection.census import Census
     from dataprep.manifest import Lengths, Manifest
     from dataprep.watcher import Watcher
 

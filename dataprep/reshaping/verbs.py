@@ -19,24 +19,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import dataprep
-from dataprep.draws import Draw
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import HEADER, bin_path
-from dataprep.inputs import check_sequences, find_inputs, open_inputs
 from dataprep.inspection import length_summary
 from dataprep.layout import find_prefix
-from dataprep.lineage import Lineage
-from dataprep.making import Copied, Outputs, check_free, entry_of, output_prefix
 from dataprep.manifest import PairManifest
-from dataprep.parting import Places, by_documents, by_fractions, by_tokens, shares_of
-from dataprep.selections import Drawn, Run, document_lengths, steps, stretches, told, write_pair
+from dataprep.reshaping.draws import Draw
+from dataprep.reshaping.inputs import check_sequences, find_inputs, open_inputs
+from dataprep.reshaping.lineage import Lineage
+from dataprep.reshaping.making import Copied, Outputs, check_free, entry_of, output_prefix
+from dataprep.reshaping.parting import Places, by_documents, by_fractions, by_tokens, shares_of
+from dataprep.reshaping.selections import Drawn, Run, document_lengths, steps, stretches, told, write_pair
 from dataprep.watcher import Progress, Silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from fractions import Fraction
 
-    from dataprep.selections import Selection
+    from dataprep.reshaping.selections import Selection
     from dataprep.watcher import Watcher
 
 MAX_SEQUENCES = 2**31 - 1

@@ -26,7 +26,7 @@ from dataprep.errors import OutputError, SpecError
 from dataprep.indexed import bin_path, idx_path
 from dataprep.layout import pair_manifest
 from dataprep.manifest import PairFiles, Prefix
-from dataprep.selections import stretches
+from dataprep.reshaping.selections import stretches
 from dataprep.stages.verify import verify
 from dataprep.storage import MARK, existing, explain, hold, make_folder, sync_folder, write_json
 from dataprep.watcher import Progress, Silent

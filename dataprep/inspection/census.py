@@ -15,7 +15,7 @@ import xxhash
 
 from dataprep.errors import FormatError
 from dataprep.indexed import CHUNK, bin_path
-from dataprep.lengths import document_ends
+from dataprep.inspection.lengths import document_ends
 from dataprep.storage import COPY_BYTES
 from dataprep.watcher import Progress, Silent
 
