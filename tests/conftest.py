@@ -7,6 +7,8 @@ skip without it.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import io
 import ipaddress
 import json
@@ -34,6 +36,21 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 # A suite that a script starts in the background inherits an ignored Ctrl-C, and so would the processes that it
 # interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A test marked `alone` waits for the tests of other workers to end, and they wait for it: it measures time."""
+    with contextlib.ExitStack() as stack:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            folder = Path(item.config.getoption("basetemp")).parent  # the parent of each worker's
+            door, room = (stack.enter_context((folder / name).open("w")) for name in ("door.lock", "room.lock"))
+            # Who waits for the room stands in the door, so that nobody passes who came later.
+            fcntl.flock(door, fcntl.LOCK_EX)
+            fcntl.flock(room, fcntl.LOCK_EX if item.get_closest_marker("alone") else fcntl.LOCK_SH)
+            fcntl.flock(door, fcntl.LOCK_UN)
+        return (yield)
+
 
 HOSTILE_NAME = 'it\'s a "hostile" n\u00e4me \u2603'
 

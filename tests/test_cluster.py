@@ -224,7 +224,7 @@ def test_an_item_whose_worker_is_killed_is_done_by_another(tmp_path):
     assert len(list(tmp_path.glob("3-*"))) == 2, "killed once, done once"
 
 
-def test_an_item_that_kills_every_worker_is_named(tmp_path):
+def test_an_item_that_kills_every_worker_is_named(tmp_path, capfd):
     """Alone, because Dask blames every task that a dead worker held, so that a neighbour may be named instead."""
     folder = str(tmp_path)
 
@@ -239,6 +239,7 @@ def test_an_item_that_kills_every_worker_is_named(tmp_path):
     with pytest.raises(ClusterError, match=message), Cluster(1, processes=True) as cluster:
         list(cluster.map(work, ["poison"]))
     assert len(list(tmp_path.glob("poison-*"))) == ATTEMPTS
+    assert "Traceback" not in capfd.readouterr().err, "the worker that Dask starts anew is closed once it is there"
 
 
 # --- ports
@@ -287,9 +288,9 @@ class Item:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_20_000_items_in_bounded_memory():
+def test_10_000_items_in_bounded_memory():
     """The time is that of the fastest thousand: what else the machine does is not counted."""
-    workers, number = 2, 20_000
+    workers, number = 2, 10_000
     best = float("inf")
     with Cluster(workers) as cluster:
         done = cluster.map(_nothing, (Item(i) for i in range(number)))
@@ -305,5 +306,5 @@ def test_20_000_items_in_bounded_memory():
     growth = (_resident_bytes() - before) / 1e6
     mean = (time.monotonic() - first) * 1e3 / (number - 1000)
     print(json.dumps({"workers": workers, "items": number, "best_ms": best, "mean_ms": mean, "growth_mb": growth}))
-    assert growth < 40
+    assert growth < 25
     assert best < 5  # seconds for a thousand: milliseconds for one

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from dataprep import planning, runner
 
 MIB = 1 << 20
+UNIT_BYTES, BATCH_BYTES, ENGINES = (50_000, MIB, 256 * MIB), (64 << 10, 32 * MIB), ("gigatoken", "reference")
 
 BAD_LINES = [
     b"not json",
@@ -144,23 +145,19 @@ def test_the_runtime_does_not_change_the_bytes(reference, tmp_path, runtime):
     assert found | {"num_audited": 0} == counts | {"num_audited": 0}
 
 
+# Worker processes take a second each to start: two mixtures with them, all six with threads.
+MIXTURES = [(engine, False, mixture) for engine in ENGINES for mixture in product(UNIT_BYTES, BATCH_BYTES)] + [
+    (engine, True, mixture) for engine in ENGINES for mixture in zip(UNIT_BYTES[::2], BATCH_BYTES, strict=True)
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [4])
-@pytest.mark.parametrize(("engine", "processes"), list(product(["gigatoken", "reference"], [False, True])))
-def test_every_mixture_of_runtimes(reference, tmp_path, workers, engine, processes):
+@pytest.mark.parametrize(("engine", "processes", "sizes"), MIXTURES)
+def test_every_mixture_of_runtimes(reference, tmp_path, engine, processes, sizes):
     corpus, expected, _ = reference
-    for unit_bytes, batch_bytes in product([50_000, MIB, 256 * MIB], [64 << 10, 32 * MIB]):
-        output = tmp_path / f"{unit_bytes}-{batch_bytes}"
-        found = _run(
-            corpus,
-            output,
-            workers=workers,
-            unit_bytes=unit_bytes,
-            batch_bytes=batch_bytes,
-            engine=engine,
-            processes=processes,
-        )
-        assert found == expected, (unit_bytes, batch_bytes)
+    unit_bytes, batch_bytes = sizes
+    runtime = {"unit_bytes": unit_bytes, "batch_bytes": batch_bytes, "engine": engine, "processes": processes}
+    assert _run(corpus, tmp_path / "out", workers=4, **runtime) == expected
 
 
 def test_units_are_as_many_as_asked_for(tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
+import pickle
 import shutil
 import struct
 import tempfile
@@ -181,6 +183,16 @@ def test_views_outlive_the_dataset_and_its_files(workspace):
     assert [view.tolist() for view in views] == [[1, 2], [2, 1], [0, 8], [0, 1, 2], [1, 2, 3]]
 
 
+def test_a_pickled_dataset_is_its_prefix(workspace):
+    """What a worker of a data loader is sent, and not the tokens."""
+    pair = IndexedDataset(_write(workspace / "a", [[1, 2], [3]] * 1000))
+    sent = pickle.dumps(pair)
+    assert len(sent) < 1000
+    back = pickle.loads(sent)
+    assert (back.prefix, len(back), back[1].tolist()) == (pair.prefix, 2000, [3])
+    assert pickle.loads(pickle.dumps(pair.index)).num_documents == 2000
+
+
 # --- damage
 
 
@@ -211,6 +223,34 @@ def test_every_truncation_is_seen(sound):
                 with pytest.raises(FormatError):
                     IndexedDataset(sound)
         path.write_bytes(whole)
+
+
+def _reads(pair: IndexedDataset):
+    yield from (lambda: pair[-1], lambda: pair[:], lambda: pair.document(3999), lambda: pair[np.int64(3999)])
+
+
+def test_a_short_read_raises(workspace):
+    """A .bin cut before it is opened, either file cut while it is open: never other bytes, and no signal."""
+    prefix = _write(workspace / "a", [[i, i + 1, i + 2] for i in range(4000)])
+    bin_bytes, idx_bytes = bin_path(prefix).read_bytes(), idx_path(prefix).read_bytes()
+    pair = IndexedDataset(prefix)
+    os.truncate(bin_path(prefix), len(bin_bytes) // 3)
+    for read in _reads(pair):
+        with pytest.raises(FormatError, match=r"a\.bin: expected 48000 bytes, as when it was opened, found 16000"):
+            read()
+    pair = IndexedDataset(prefix)
+    assert pair[10].tolist() == [10, 11, 12]
+    for read in _reads(pair):
+        with pytest.raises(FormatError, match=r"lies outside the \.bin; run: dataprep verify"):
+            read()
+    bin_path(prefix).write_bytes(bin_bytes)
+    pair = IndexedDataset(prefix)
+    os.truncate(idx_path(prefix), 34)
+    for read in (*_reads(pair), lambda: pair.document_lengths(0, 4000)):
+        with pytest.raises(FormatError, match=r"a\.idx: expected 80042 bytes, as when it was opened, found 34"):
+            read()
+    idx_path(prefix).write_bytes(idx_bytes)
+    assert pair.document(3999).tolist() == [3999, 4000, 4001], "what is whole again is read again"
 
 
 def test_every_value_of_every_header_byte_is_seen(sound):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -30,7 +31,8 @@ class Index:
 
     def __init__(self, path: Path) -> None:
         header = read_header(path)
-        raw = _map(path)
+        self._file = _Mapped(path)
+        raw = self._file.data
         n, d = header.num_sequences, header.num_boundaries
         self.path = path
         self.dtype = header.dtype
@@ -57,13 +59,29 @@ class Index:
             raise FormatError(f"{self.path}: expected {field} up to {stop}, found an end after {start + len(found)}")
         return found
 
+    def check(self) -> None:
+        """See that all of the file is still there; the three arrays reach to its end.
+
+        Raises:
+            FormatError: it has become shorter.
+        """
+        self._file.check()
+
+    def __reduce__(self) -> tuple[type[Index], tuple[Path]]:
+        return type(self), (self.path,)
+
     def chunks(self, field: Field) -> Iterator[npt.NDArray[Any]]:
         """One of the three arrays, `CHUNK` elements at a time; see `read`."""
         for start in range(0, len(getattr(self, field)), CHUNK):
             yield self.read(field, start, start + CHUNK)
 
     def document_lengths(self, start: int, stop: int) -> Offsets:
-        """int64[stop - start], tokens of documents [start, stop); 0 for a boundary without a sequence."""
+        """int64[stop - start], tokens of documents [start, stop); 0 for a boundary without a sequence.
+
+        Raises:
+            FormatError: the boundaries are broken, or the file has become shorter.
+        """
+        self.check()
         bounds = self.document_indices[start : stop + 1]
         first, last = int(bounds[0]), int(bounds[-1])
         if first < 0 or last > len(self.sequence_lengths) or (np.diff(bounds) < 0).any():
@@ -80,7 +98,10 @@ class IndexedDataset:
 
     ``len(ds)`` and ``ds[i]`` count sequences, as Megatron does; for what dataprep writes, and for any
     document-level dataset without empty documents, that is the same as documents. Arrays are read-only
-    views and stay valid after the dataset is gone.
+    views and stay valid after the dataset is gone. A dataset is pickled as its prefix and opened again.
+
+    Published files never change; should somebody cut one short while it is open (as a writer that starts anew at the
+    same prefix does), the next access raises. To touch a view from before then is to die by SIGBUS, as with any map.
 
     Attributes:
         prefix: path without ``.bin``.
@@ -103,7 +124,8 @@ class IndexedDataset:
         self.sequence_pointers = self.index.sequence_pointers
         self.document_indices = self.index.document_indices
         self.num_documents = self.index.num_documents
-        data = _map(bin_path(self.prefix))
+        self._file = _Mapped(bin_path(self.prefix))
+        data = self._file.data
         if data.nbytes % self.dtype.itemsize:
             raise FormatError(
                 f"{bin_path(self.prefix)}: {data.nbytes} bytes are not a whole number of {self.dtype.name}"
@@ -113,6 +135,9 @@ class IndexedDataset:
 
     def __len__(self) -> int:
         return len(self.sequence_lengths)
+
+    def __reduce__(self) -> tuple[type[IndexedDataset], tuple[Path]]:
+        return type(self), (self.prefix,)
 
     @property
     def lengths(self) -> npt.NDArray[np.int32]:
@@ -128,12 +153,17 @@ class IndexedDataset:
 
         Raises:
             IndexError: no such sequence.
-            FormatError: the index points outside the ``.bin``.
+            FormatError: the index points outside the ``.bin``, or one of the two has become shorter.
         """
+        self.index.check()
+        self._file.check()
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+            return [self._sequence(i) for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(f"sequence {index} of {len(self)}")
+        return self._sequence(index)
+
+    def _sequence(self, index: int) -> npt.NDArray[Any]:
         start, remainder = divmod(int(self.sequence_pointers[index]), self.dtype.itemsize)
         stop = start + int(self.sequence_lengths[index])
         if remainder or start < 0 or stop < start or stop > len(self.tokens):
@@ -147,7 +177,9 @@ class IndexedDataset:
 
         Raises:
             IndexError: no such document.
+            FormatError: see `__getitem__`.
         """
+        self.index.check()
         if not 0 <= i < self.num_documents:
             raise IndexError(f"document {i} of {self.num_documents}")
         parts = self[int(self.document_indices[i]) : int(self.document_indices[i + 1])]
@@ -160,10 +192,30 @@ class IndexedDataset:
         return self.index.document_lengths(start, stop)
 
 
-def _map(path: Path) -> npt.NDArray[np.uint8]:
-    try:
-        if path.stat().st_size == 0:
-            return np.empty(0, np.uint8)
-        return np.asarray(np.memmap(path, np.uint8, mode="r"))
-    except OSError as error:
-        raise FormatError(f"cannot read {path}: {error.strerror}") from error
+class _Mapped:
+    """A file mapped for reading, as uint8[its size]; an array made of it keeps the map alive, and nothing else ends it.
+
+    Raises:
+        FormatError: it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            with path.open("rb") as file:
+                # An empty file cannot be mapped.
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if file.seek(0, 2) else None
+        except OSError as error:
+            raise FormatError(f"cannot read {path}: {error.strerror}") from error
+        self.data: npt.NDArray[np.uint8] = np.frombuffer(b"" if self._map is None else self._map, np.uint8)
+
+    def check(self) -> None:
+        """Ask how long the file is now (0.5 us): a mapped byte that is no more kills the process that touches it.
+
+        Raises:
+            FormatError: it has become shorter.
+        """
+        if self._map is not None and self._map.size() < len(self.data):
+            raise FormatError(
+                f"{self._path}: expected {len(self.data)} bytes, as when it was opened, found {self._map.size()}"
+            )

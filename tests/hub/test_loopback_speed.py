@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from loopback_probe import DATA, FILES, ONE, ask, follow, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 @pytest.fixture

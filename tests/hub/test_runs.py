@@ -297,6 +297,7 @@ print(json.dumps([listed - start, planned - listed, len(missing), len(supply.pla
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 def test_download_and_tokenization_overlap(hub, hub_environment, tmp_path, dataprep_cli):
     """On a limited line the whole takes hardly longer than the longer of the two."""
