@@ -2,6 +2,7 @@
 
     run            build a dataset: list, tokenize, merge, verify, publish
     plan           what `run` would do
+    preprocess     the same by the flags of Megatron's tools/preprocess_data.py, given as a list
     download       fetch a corpus, for any tokenizer
     repair         mend a .bin/.idx pair, in a new one
     verify         prove a .bin/.idx pair, for what a training expects of it (`Expected`)
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dataprep.checks.report import Expected
+    from dataprep.compat.preprocess import preprocess
     from dataprep.differences import diff
     from dataprep.fetching import download
     from dataprep.indexed import IndexedDataset as open_dataset
@@ -49,6 +51,7 @@ __all__ = [
     "merge",
     "open_dataset",
     "plan",
+    "preprocess",
     "repair",
     "run",
     "sample",
@@ -68,6 +71,7 @@ _HOMES = {
     "merge": ("dataprep.reshaping", "merge"),
     "open_dataset": ("dataprep.indexed", "IndexedDataset"),
     "plan": ("dataprep.planning", "plan"),
+    "preprocess": ("dataprep.compat.preprocess", "preprocess"),
     "repair": ("dataprep.repairs", "repair"),
     "run": ("dataprep.runner", "run"),
     "sample": ("dataprep.reshaping", "sample"),

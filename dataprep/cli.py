@@ -7,6 +7,7 @@ Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 the
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 from typing import NoReturn
@@ -23,6 +24,16 @@ UsageProblem: type[BaseException] = typer.BadParameter.__mro__[2]
 """Click's ClickException, which typer carries under a private name."""
 
 
+def _open_streams() -> None:
+    """Give the process the two it may lack, before a file of the work gets their numbers; let them take any text."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - as long as the process
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> NoReturn:
     """Run the command line and end the process; the only place that turns an exception into text."""
     import signal
@@ -32,6 +43,7 @@ def main() -> NoReturn:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(100_000)
 
+    _open_streams()
     debug = "--debug" in sys.argv
     try:
         code = app(standalone_mode=False) or 0
@@ -56,7 +68,8 @@ def main() -> NoReturn:
         code = 1
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # too late to stop anything
     if code == 130:  # Typer turns a KeyboardInterrupt into this, without a word
-        note("interrupted; run the same command again to go on: what is finished is kept")
+        goes_on = {"download", "preprocess", "run"} & set(sys.argv)
+        note("interrupted" + ("; run the same command again to go on: what is finished is kept" if goes_on else ""))
     try:
         sys.stdout.flush()
     except OSError as error:

@@ -261,6 +261,8 @@ def find_prefixes(text: str | Path) -> list[Path]:
     Raises:
         SpecError: no such pair, or none in a folder or of a glob.
     """
+    if not str(text):
+        raise SpecError("the prefix is empty: perhaps a variable that is not set; `.` is the folder you are in")
     path = Path(text)
     if _lies_at(path):  # also beside a folder of that name, which Megatron makes for its index caches
         return [path]

@@ -105,7 +105,7 @@ class Supply:
         free = shutil.disk_usage(existing(self._request.layout.output)).free
         if free < guess.disk_bytes:
             log.warning(
-                "%s: about %.1f GB will be needed while this runs, %.1f GB are free",
+                "%s: about %.2f GB will be needed while this runs, %.2f GB are free",
                 self._request.layout.output,
                 guess.disk_bytes / 1e9,
                 free / 1e9,

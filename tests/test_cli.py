@@ -244,3 +244,32 @@ def test_limit_takes_the_first_documents(folder):
 def test_the_output_names_no_dask(folder, made):
     assert "scheduler" not in made.stderr.lower()
     assert "distributed" not in made.stderr.lower()
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_stream_that_is_closed_takes_nothing_away(folder, made, closed):
+    command = [sys.executable, "-m", "dataprep", "verify", made.stdout.strip()]
+    redirect = ">&-" if closed == "stdout" else "2>&-"
+    done = subprocess.run(
+        ["bash", "-c", f'"$@" {redirect}', "-", *command], capture_output=True, text=True, timeout=120
+    )
+
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_that_cannot_show_a_character_shows_its_number(folder):
+    (folder / "umlaut.jsonl").write_text('{"text": "\\u2603"}\n')
+    prefix = dataprep("run", "umlaut.jsonl", "-t", "sample", "-o", "out", cwd=folder).stdout.strip()
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-m", "dataprep", "inspect", prefix, "--document", "0"]
+    shown = subprocess.run(command, capture_output=True, timeout=120, env=environment)
+
+    assert (shown.returncode, shown.stdout) == (0, b"\\u2603<|endoftext|>\n")
+
+
+def test_an_empty_prefix_is_not_the_folder_one_is_in(folder, made):
+    done = dataprep("verify", "", cwd=folder)
+
+    assert done.returncode == 2
+    assert "the prefix is empty" in done.stderr

@@ -20,7 +20,7 @@ import dataprep
 from dataprep.compat import flags
 from dataprep.compat import preprocess as module
 from dataprep.compat.preprocess import preprocess
-from dataprep.errors import BusyError, DataprepError, SourceError, SpecError
+from dataprep.errors import BusyError, DataprepError, OutputError, SourceError, SpecError
 from dataprep.manifest import manifest_of
 from dataprep.storage import hold
 from dataprep.watcher import Silent
@@ -323,9 +323,15 @@ def test_help_lists_the_flags():
         (["--tokenizer-special-tokens", "<a>"], "save a tokenizer that has them"),
         (["--tokenizer-metadata", "m.json"], "leave it out"),
         (["--vocab-file", "v", "--merge-file", "m"], "exclude --tokenizer-model"),
-        (["--tokenizer-type", "TikTokenizer"], "expected one of HuggingFaceTokenizer"),
-        (["--workers", "0"], "--workers"),
-        (["--workers", "many"], "--workers"),
+        (["--tokenizer-type", "TikTokenizer"], "give the folder of its tokenizer.json"),
+        (["--tokenizer-type", "NullTokenizer"], "nothing to tokenize"),
+        (["--tokenizer-type", "HuggingFaceTokenizr"], "did you mean HuggingFaceTokenizer"),
+        (["--tokenizer-hf-no-use-fast"], "leave it out"),
+        (["--workers", "0"], "--workers: expected a number, at least 1, found '0'"),
+        (["--partitions", "many"], "--partitions: expected a number, at least 1, found 'many'"),
+        (["--input", ""], "--input is empty"),
+        (["--output-prefix", ""], "--output-prefix is empty"),
+        (["--set", "reader.text=body"], "use --json-keys"),
         (["--policy", "mine"], "--policy"),
         (["--dataset-impl", "cached"], "--dataset-impl"),
         (["--legacy-tokenizer", "--policy", "nemotron"], "give one of them"),
@@ -341,7 +347,7 @@ def test_what_is_not_followed_is_refused(tmp_path, more, message):
 
 def test_megatrons_switches_that_change_nothing_are_taken(tmp_path):
     more = ["--vocab-size", "5", "--trust-remote-code", "--find-optimal-num-workers", "--workers-to-check", "16", "32"]
-    more += ["--make-vocab-size-divisible-by", "128", "--use-gigatoken", "--tokenizer-hf-no-use-fast"]
+    more += ["--make-vocab-size-divisible-by", "128", "--use-gigatoken", "--seq-length", "1"]
     asked = flags.parse([str(argument) for argument in arguments(tmp_path, tmp_path, tmp_path, *more)])
 
     assert len(asked.notes) == 7
@@ -356,6 +362,26 @@ def test_a_missing_tokenizer_is_named():
         flags.parse([*common, "GPT2BPETokenizer", "--vocab-file", "v"])
     with pytest.raises(SpecError, match="needs --tokenizer-model"):
         flags.parse([*common, "HFTokenizer"])
+
+
+def test_advice_names_the_flags_of_this_command(bpe, write_texts, tmp_path, monkeypatch):
+    (tmp_path / "in.jsonl").write_text('{"other": "x"}\n')
+    with pytest.raises(SourceError, match="another with --json-keys"):
+        make(*arguments(tmp_path / "in.jsonl", tmp_path / "my", bpe.path))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=r"choose another --output-prefix$"):
+        make(*arguments(tmp_path / "in.jsonl", tmp_path / "file" / "my", bpe.path))
+
+
+def test_the_same_in_python(bpe, write_texts, tmp_path):
+    (made,) = dataprep.preprocess([str(a) for a in arguments(write_texts(["one"]), tmp_path / "my", bpe.path)])
+    assert (made.prefix, made.fresh) == (tmp_path / "my_text_document", True)
+
+
+def test_a_vocabulary_that_is_not_there(tmp_path):
+    chosen = ["--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "nope.json", "--merge-file", "nope.txt"]
+    with pytest.raises(SpecError, match=r"--vocab-file: no such file: .*nope\.json"):
+        flags.parse(["--input", "in.jsonl", "--output-prefix", str(tmp_path / "my"), *chosen])
 
 
 def test_a_source_that_cannot_be_read(bpe, tmp_path):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -50,7 +51,6 @@ IGNORED: dict[str, tuple[str | int | None, str]] = {
     "--chat-template": (None, "texts are no conversations"),
     "--trust-remote-code": (0, "no code of a repository is ever run"),
     "--use-gigatoken": (0, "it is the engine anyway, held to the reference"),
-    "--tokenizer-hf-no-use-fast": (0, "ids are those of the tokenizer.json"),
     "--tokenizer-sentencepiece-ignore-extra-whitespaces": (0, "as the model does"),
     "--tiktoken-pattern": (None, "it belongs to TikTokenizer"),
     "--tiktoken-num-special-tokens": (None, "it belongs to TikTokenizer"),
@@ -60,6 +60,10 @@ IGNORED: dict[str, tuple[str | int | None, str]] = {
 """Flag -> how many values follow it (None: one, 0: none), and why it changes nothing."""
 
 REFUSED: dict[str, tuple[str | int | None, str]] = {
+    "--tokenizer-hf-no-use-fast": (
+        0,
+        "ids are those of the tokenizer.json, as the fast tokenizer gives them; leave it out",
+    ),
     "--tokenizer-special-tokens": ("+", "save a tokenizer that has them, and give its folder with --tokenizer-model"),
     "--tiktoken-special-tokens": ("+", "save a tokenizer that has them, and give its folder with --tokenizer-model"),
     "--special-tokens": ("+", "save a tokenizer that has them, and give its folder with --tokenizer-model"),
@@ -71,6 +75,29 @@ REFUSED: dict[str, tuple[str | int | None, str]] = {
     "--extra-vocab-size": (None, "it belongs to another script; leave it out"),
 }
 """Flag -> how many values follow it, and what to do instead."""
+
+_FOLDER = "give the folder of its tokenizer.json as a HuggingFaceTokenizer"
+REFUSED_TYPES = {
+    "BertWordPieceLowerCase": _FOLDER,
+    "BertWordPieceCase": _FOLDER,
+    "Llama3Tokenizer": _FOLDER,
+    "MistralTokenizer": _FOLDER,
+    "TikTokenizer": _FOLDER,
+    "SFTTokenizer": "it is for conversations, not for texts",
+    "MultimodalTokenizer": "it is for images, not for texts",
+    "NullMultimodalTokenizer": "it is for images, not for texts",
+    "NullTokenizer": "its texts are numbers; there is nothing to tokenize",
+}
+"""Megatron's other types -> what to do instead."""
+
+OWN_SETTINGS = {
+    "reader.text": "--json-keys",
+    "reader.format": "--input, which is JSON lines",
+    "tokenizer.type": "--tokenizer-type",
+    "tokenizer.merges": "--merge-file",
+    "runtime.workers": "--workers",
+}
+"""What ``--set`` could say as well as a flag does."""
 
 
 @dataclass(frozen=True)
@@ -162,9 +189,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise ValueError
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number, at least 1, found {text!r}")
+    return int(text)
 
 
 def parse(arguments: Sequence[str]) -> Asked:
@@ -184,8 +211,8 @@ def parse(arguments: Sequence[str]) -> Asked:
         if values[_name(flag)]:
             reader.error(f"{flag} is not followed: {instead}")
     notes = [f"{flag} is ignored: {why}" for flag, (_, why) in IGNORED.items() if values[_name(flag)]]
-    if found.tokenizer_type not in TYPES:
-        reader.error(f"--tokenizer-type {found.tokenizer_type}: expected one of {', '.join(TYPES)}")
+    _check_type(reader, found.tokenizer_type)
+    _check_given(reader, found)
     if found.legacy_tokenizer and found.policy not in (None, "megatron-0.14"):
         reader.error(f"--legacy-tokenizer is megatron-0.14, and --policy says {found.policy}; give one of them")
     policy = "megatron-0.14" if found.legacy_tokenizer else found.policy or "megatron"
@@ -213,6 +240,26 @@ def parse(arguments: Sequence[str]) -> Asked:
     )
 
 
+def _check_type(reader: argparse.ArgumentParser, name: str) -> None:
+    if name in REFUSED_TYPES:
+        reader.error(f"--tokenizer-type {name} is not followed: {REFUSED_TYPES[name]}")
+    if name not in TYPES:
+        near = difflib.get_close_matches(name, TYPES, 2, 0.6)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        reader.error(f"--tokenizer-type {name}: expected one of {', '.join(TYPES)}{hint}")
+
+
+def _check_given(reader: argparse.ArgumentParser, found: argparse.Namespace) -> None:
+    """Make sure that no value is empty, and nothing is said twice."""
+    for flag in ("--input", "--output-prefix", "--tokenizer-model", "--vocab-file", "--merge-file"):
+        value = getattr(found, _name(flag))
+        if "" in (value if isinstance(value, list) else [value]):
+            reader.error(f"{flag} is empty: perhaps a variable that is not set")
+    for setting in found.set:
+        if (key := setting.partition("=")[0]) in OWN_SETTINGS:
+            reader.error(f"--set {key}: use {OWN_SETTINGS[key]}")
+
+
 def _check_tokenizer(reader: argparse.ArgumentParser, found: argparse.Namespace, policy: str) -> None:
     """Make sure that the tokenizer is named, once, and known to the version asked for."""
     if TYPES[found.tokenizer_type] == "GPT2BPETokenizer" and not found.tokenizer_model:
@@ -222,6 +269,10 @@ def _check_tokenizer(reader: argparse.ArgumentParser, found: argparse.Namespace,
         reader.error("--vocab-file and --merge-file are of a GPT2BPETokenizer, and exclude --tokenizer-model")
     elif not found.tokenizer_model:
         reader.error(f"a {found.tokenizer_type} needs --tokenizer-model")
+    for flag in ("--vocab-file", "--merge-file"):
+        path = getattr(found, _name(flag))
+        if path is not None and not os.path.exists(path):
+            reader.error(f"{flag}: no such file: {os.path.abspath(path)}")
     if found.tokenizer_type == "SentencePieceTokenizer" and policy == "megatron-0.14":
         reader.error("a SentencePieceTokenizer of those versions adds tokens of its own; use GPTSentencePieceTokenizer")
 

@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,17 +21,20 @@ from typing import TYPE_CHECKING
 from dataprep import planning, runner
 from dataprep.catalog import find_tokenizer
 from dataprep.compat import dealing, sentences
+from dataprep.compat.flags import Asked, parse
 from dataprep.compat.policies import CONVENTIONS
-from dataprep.compat.punkt import Cut
+from dataprep.compat.punkt import Cut, splitter
 from dataprep.definitions import identify
-from dataprep.errors import FormatError, OutputError, SpecError
+from dataprep.errors import DataprepError, FormatError, OutputError, SpecError
 from dataprep.indexed import bin_path, idx_path
 from dataprep.layout import pair_manifest
 from dataprep.manifest import DatasetManifest, Preprocess, manifest_of
 from dataprep.storage import AtomicFile, checksum, copy_range, explain, hold, make_folder, sync_folder, write_json
+from dataprep.watcher import Silent
 
 if TYPE_CHECKING:
-    from dataprep.compat.flags import Asked
+    from collections.abc import Sequence
+
     from dataprep.planning import Request
     from dataprep.watcher import Watcher
 
@@ -51,17 +55,30 @@ class Made:
     fresh: bool
 
 
-def preprocess(asked: Asked, watcher: Watcher) -> list[Made]:
+def preprocess(asked: Asked | Sequence[str], watcher: Watcher | None = None) -> list[Made]:
     """Make a pair for each key.
+
+    Args:
+        asked: the flags of Megatron's tools/preprocess_data.py, or what `flags.parse` made of them.
 
     Raises:
         SpecError: the request is wrong, or the files exist and are of something else.
         DataprepError: the work failed; the same call goes on from there.
     """
+    asked = asked if isinstance(asked, Asked) else parse(asked)
     for key in asked.keys:
         if "/" in key or not key:
             raise SpecError(f"--json-keys {key!r}: it becomes part of a file name and cannot be empty or hold a slash")
-    return [_make(asked, key, watcher) for key in asked.keys]
+    try:
+        return [_make(asked, key, watcher or Silent()) for key in asked.keys]
+    except DataprepError as error:
+        raise type(error)(_in_these_flags(str(error))) from error
+
+
+def _in_these_flags(text: str) -> str:
+    """A message of the pipeline, which advises its own options, with those of this command."""
+    text = re.sub(r"--output(?![-\w])", "--output-prefix", text)
+    return text.replace("another field with --set reader.text=NAME", "another with --json-keys")
 
 
 def _make(asked: Asked, key: str, watcher: Watcher) -> Made:
@@ -133,6 +150,8 @@ def _digest(request: Request, beside: Preprocess | None) -> str:
 def _cut(asked: Asked, key: str, request: Request) -> Cut | None:
     """How the texts are cut into sentences, if they are."""
     cut = Cut(key, asked.lang, asked.keep_newlines)
+    if asked.lang is not None:
+        splitter(cut)  # what is missing is said before anything is begun
     return cut if asked.lang is not None or sentences.are_lists(request.recipe.files[0], key) else None
 
 

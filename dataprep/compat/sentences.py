@@ -21,7 +21,7 @@ import numpy as np
 import dataprep
 from dataprep import parity, readers
 from dataprep.batches import offsets_of
-from dataprep.compat.punkt import cut_lines, follow_parent, splitter
+from dataprep.compat.punkt import cut_lines, follow_parent
 from dataprep.definitions import load
 from dataprep.encoders import open_engine, open_reference
 from dataprep.errors import OutputError
@@ -80,7 +80,6 @@ def build(request: Request, cut: Cut, target: Path, watcher: Watcher) -> Dataset
     """
     start, cpu = time.monotonic(), time.process_time()
     recipe, workers = request.recipe, request.runtime.workers
-    splitter(cut)  # what is missing is said before anything is begun
     make_folder(target.parent)
     watcher.stage("sentences", recipe.num_bytes)
     writer = _Writer(request, target)
