@@ -277,7 +277,7 @@ def identify(spec: TokenizerSpec, path: Path) -> TokenizerIdentity:
     """
     definition = define(spec.type, path, spec.merges)
     bos_text, eod_text = definition.names.get("bos_token"), spec.eod or definition.names.get("eos_token")
-    adds_bos = False
+    adds_bos = adds_eod = False
     if spec.type == "Llama2Tokenizer":
         # Meta's own code and Megatron-core up to 0.14 add BOS; core 0.15 and later do not.
         model, adds_bos = definition.sentencepiece, True
@@ -297,6 +297,7 @@ def identify(spec: TokenizerSpec, path: Path) -> TokenizerIdentity:
             raise SpecError(
                 f"{path}: this tokenizer puts {before + after} around a text; dataprep writes at most a BOS and an EOD"
             )
+        adds_eod = bool(after)
         if before:
             adds_bos, bos_text = True, before[0]
     ids = {text: definition.token_id(text) for text in (bos_text, eod_text) if text is not None}
@@ -318,6 +319,7 @@ def identify(spec: TokenizerSpec, path: Path) -> TokenizerIdentity:
         eod_id=ids.get(eod_text) if eod_text is not None else None,
         eod_text=eod_text,
         adds_bos=adds_bos,
+        adds_eod=adds_eod,
     )
 
 
@@ -350,7 +352,7 @@ def bos_disagreement(identity: TokenizerIdentity) -> str | None:
         return None
     return (
         f"the tokenizer {identity.name} adds {'a' if identity.adds_bos else 'no'} BOS by its tokenizer.json, but its "
-        f"tokenizer_config.json says add_bos_token={flag}, which transformers 5 follows; policy.bos=auto follows the "
+        f"tokenizer_config.json says add_bos_token={flag}; policy.bos=auto follows the "
         f"former, policy.bos={'always' if flag == 'true' else 'never'} the latter"
     )
 

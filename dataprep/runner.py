@@ -201,7 +201,7 @@ def _build(request: Request, watcher: Watcher) -> Result:
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             wall_seconds=time.monotonic() - start,
             cpu_seconds=_cpu_seconds() - cpu,
-            peak_memory_bytes=_peak_bytes(),
+            peak_memory_bytes=peak_bytes(),
         )
         publish.run(layout, manifest)
     publish.settle(layout)
@@ -370,7 +370,8 @@ def _cpu_seconds() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
+    """Largest resident size of this process, or of any of its children that ended."""
     unit = 1 if sys.platform == "darwin" else 1024
     who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     return max(resource.getrusage(each).ru_maxrss for each in who) * unit

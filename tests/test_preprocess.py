@@ -22,6 +22,7 @@ from dataprep.compat import preprocess as module
 from dataprep.compat.preprocess import preprocess
 from dataprep.errors import BusyError, DataprepError, OutputError, SourceError, SpecError
 from dataprep.manifest import manifest_of
+from dataprep.reshaping.selections import write_pair
 from dataprep.storage import hold
 from dataprep.watcher import Silent
 
@@ -54,6 +55,10 @@ def tokenizers(tmp_path_factory) -> dict[str, Path]:
         (made[name] / "tokenizer.json").write_text(json.dumps(value))
         (made[name] / "tokenizer_config.json").write_text(json.dumps({"eos_token": EOD}))
     return made
+
+
+class DiedError(Exception):
+    """What a kill is here."""
 
 
 def make(*arguments: object) -> list[module.Made]:
@@ -236,9 +241,6 @@ def test_a_run_that_dies_while_it_publishes_goes_on(
     def refuse(*_):
         raise OSError(95, "no links here")
 
-    class DiedError(Exception):
-        pass
-
     def die(*_, **__):
         raise DiedError
 
@@ -260,14 +262,120 @@ def test_a_run_that_dies_while_it_publishes_goes_on(
     assert [dataprep.decode(made.prefix, i) for i in range(7)] == [f"text {i}" for i in order]
 
 
+@pytest.mark.parametrize("other", [2, 4])
+def test_what_a_dead_run_made_with_other_flags_is_not_taken(bpe, write_texts, tmp_path, monkeypatch, other):
+    def die(*_, **__):
+        raise DiedError
+
+    source = write_texts([f"text {i}" for i in range(9)])
+    asked = arguments(source, tmp_path / "my", bpe.path, "--partitions")
+    with monkeypatch.context() as patch:
+        patch.setattr("dataprep.compat.preprocess._publish", die)
+        with pytest.raises(DiedError):
+            make(*asked, 3)
+    (made,) = make(*asked, other)
+
+    order = [i for start in range(other) for i in range(start, 9, other)]
+    assert [dataprep.decode(made.prefix, i) for i in range(9)] == [f"text {i}" for i in order]
+    assert made.manifest.preprocess.partitions == other
+
+
+def test_a_work_folder_that_is_left_behind_its_manifest_goes(bpe, write_texts, tmp_path, monkeypatch):
+    asked = arguments(write_texts(["one"]), tmp_path / "my", bpe.path)
+    with monkeypatch.context() as patch:
+        patch.setattr("dataprep.compat.preprocess.shutil.rmtree", lambda *_, **__: None)
+        make(*asked)
+    work = tmp_path / "my_text_document.work"
+    assert work.exists()
+    with hold(work / "lock"):
+        assert make(*asked)[0].fresh is False
+    assert work.exists()
+    assert make(*asked)[0].fresh is False
+    assert not work.exists()
+
+
+def test_a_folder_of_somebody_else_is_not_taken_for_the_work_folder(bpe, write_texts, tmp_path):
+    work = tmp_path / "my_text_document.work"
+    work.mkdir()
+    (work / "thesis.txt").write_text("precious")
+    with pytest.raises(SpecError, match="is not this command's"):
+        make(*arguments(write_texts(["one"]), tmp_path / "my", bpe.path))
+    assert (work / "thesis.txt").read_text() == "precious"
+
+
+def test_a_final_file_that_was_cut_is_an_error(bpe, write_texts, tmp_path):
+    asked = arguments(write_texts(["one"]), tmp_path / "my", bpe.path)
+    (made,) = make(*asked)
+    with open(f"{made.prefix}.idx", "r+b") as file:
+        file.truncate(40)
+    with pytest.raises(OutputError, match="is not what its manifest says"):
+        make(*asked)
+
+
+def test_a_dealt_pair_that_is_not_what_was_written_is_not_published(bpe, write_texts, tmp_path, monkeypatch):
+    def damage(target, dtype, dealt, watcher):
+        idx, checksums = write_pair(target, dtype, dealt, watcher)
+        with open(f"{target}.bin", "r+b") as file:
+            file.truncate(2)
+        return idx, checksums
+
+    monkeypatch.setattr("dataprep.compat.dealing.write_pair", damage)
+    with pytest.raises(OutputError, match="is not what was written"):
+        make(*arguments(write_texts(["one", "two"]), tmp_path / "my", bpe.path, "--partitions", 2))
+    assert not list(tmp_path.glob("my_text_document.*n"))
+
+
+def test_a_tokenizer_that_puts_its_eod_behind_a_text(tokenizers, write_texts, tmp_path):
+    config = json.loads((tokenizers["bos"] / "tokenizer.json").read_text())
+    config["post_processor"]["single"].reverse()
+    folder = tmp_path / "adds-eod"
+    shutil.copytree(tokenizers["bos"], folder)
+    (folder / "tokenizer.json").write_text(json.dumps(config))
+    asked = arguments(write_texts(["one"]), tmp_path / "my", folder)
+    with pytest.raises(SpecError, match="behind every text itself"):
+        make(*asked)
+    (made,) = make(*asked, "--tokenizer-hf-no-include-special-tokens", "--append-eod")
+    assert dataprep.decode(made.prefix, 0) == f"one{EOD}"
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("tokenizer_config.json", {"eos_token": EOD, "pad_token": "<pad>"}),
+        ("tokenizer_config.json", {"eos_token": EOD, "additional_special_tokens": [{"content": "<pad>"}]}),
+        ("tokenizer_config.json", {"eos_token": EOD, "added_tokens_decoder": {"8192": {"content": "<pad>"}}}),
+        ("special_tokens_map.json", {"pad_token": {"content": "<pad>"}}),
+        ("added_tokens.json", {"<pad>": 8192}),
+    ],
+)
+def test_tokens_that_only_the_config_names_are_told(tokenizers, write_texts, tmp_path, caplog, name, config):
+    folder = tmp_path / "named"
+    shutil.copytree(tokenizers["plain"], folder)
+    (folder / name).write_text(json.dumps(config))
+    make(*arguments(write_texts(["one"]), tmp_path / "my", folder))
+    assert "<pad> stand in its config and not in its tokenizer.json" in caplog.text
+    caplog.clear()
+    make(*arguments(write_texts(["one"]), tmp_path / "theirs", folder, "--policy", "datatrove"))
+    make(*arguments(write_texts(["one"]), tmp_path / "plain", tokenizers["plain"]))
+    assert "stand in its config" not in caplog.text
+
+
 def test_two_at_once_on_the_same_name(bpe, write_texts, tmp_path):
     asked = arguments(write_texts(["one"]), tmp_path / "my", bpe.path)
     (tmp_path / "my_text_document.work").mkdir()
+    (tmp_path / "my_text_document.work" / "lock").touch()
     with hold(tmp_path / "my_text_document.work" / "lock"), pytest.raises(BusyError, match=r"my_text_document\.work"):
         make(*asked)
 
 
-BAD_LINES = ['{"text": 5}', '{"other": "x"}', "[]", "no json", '{"text": "\\ud800"}', '{"text": null}']
+BAD_LINES = [
+    '{"text": 5}',
+    '{"other": "x"}',
+    "[]",
+    "no json",
+    '{"text": "\\ud800"}',
+    '{"text": null}',
+]
 
 
 @pytest.mark.parametrize("line", BAD_LINES)
@@ -281,6 +389,7 @@ def test_a_line_that_is_no_document_stops_it_as_it_stops_megatron(bpe, tmp_path,
 @pytest.mark.parametrize("number", [2, 3, 9])
 def test_documents_are_dealt_out_one_by_one(bpe, write_texts, tmp_path, monkeypatch, number):
     monkeypatch.setattr("dataprep.compat.dealing.BLOCK_DOCUMENTS", 4)
+    monkeypatch.setattr("dataprep.compat.dealing.PIECE_TOKENS", 3)
     monkeypatch.setattr("dataprep.reshaping.selections.BLOCK_DOCUMENTS", 5)
     texts = [f"text {i} " * (i % 4) for i in range(20)]
     (made,) = make(*arguments(write_texts(texts), tmp_path / "my", bpe.path, "--partitions", number))

@@ -19,7 +19,7 @@ from dataprep.batches import offsets_of
 from dataprep.compat import flags
 from dataprep.compat.preprocess import preprocess
 from dataprep.compat.punkt import Cut, cut_lines, splitter
-from dataprep.errors import SourceError, SpecError
+from dataprep.errors import EncodeError, SourceError, SpecError
 from dataprep.watcher import Silent
 
 nltk = pytest.importorskip("nltk")
@@ -155,6 +155,7 @@ def test_many_batches_come_out_in_order(bpe, write_texts, tmp_path, monkeypatch)
         ('{"other": "x"}', "no field 'text'"),
         ("[]", "line 9"),
         ("no json", "line 9"),
+        ('{"text": "", "deep": ' + "[" * 100_000 + "]" * 100_000 + "}", "line 9"),
         ('{"text": "\\ud800."}', "surrogates not allowed"),
     ],
 )
@@ -244,3 +245,95 @@ def test_how_long_a_text_takes_never_decides(monkeypatch):
     monkeypatch.setattr(redos, "DEFAULT_TIMEOUT", 1e-9)
     found = splitter(Cut("text", "english", False))("One two. " * 50_000)
     assert found == [b"One two."] * 50_000
+
+
+@pytest.mark.usefixtures("_found")
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--policy", "datatrove"],
+        ["--set", "policy.empty=drop"],
+        ["--set", "reader.group_rows=3"],
+        ["--set", "policy.special_text=reject"],
+    ],
+)
+def test_what_sentences_do_not_follow_is_refused(bpe, write_texts, tmp_path, more):
+    with pytest.raises(SpecError, match="of sentences do not follow it"):
+        make(write_texts(TEXTS), tmp_path / "my", bpe.path, *more)
+    assert not list(tmp_path.glob("my*"))
+
+
+@pytest.mark.usefixtures("_found")
+def test_other_ways_to_cut_after_a_run_that_died(bpe, write_texts, tmp_path, monkeypatch):
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    source = write_texts(TEXTS)
+    with monkeypatch.context() as patch:
+        patch.setattr("dataprep.compat.preprocess._publish", die)
+        with pytest.raises(KeyboardInterrupt):
+            make(source, tmp_path / "my", bpe.path)
+    made = make(source, tmp_path / "my", bpe.path, "--keep-newlines")
+    expected = [ids for text in TEXTS if text for ids in bpe.ids(split(text, True)) if ids]
+    assert [ids.tolist() for ids in dataprep.open_dataset(made.prefix)[:]] == expected
+
+
+@pytest.mark.usefixtures("_found")
+def test_special_strings_are_counted_and_what_was_left_goes(bpe, write_texts, tmp_path, monkeypatch):
+    def die(*_, **__):
+        raise KeyboardInterrupt
+
+    source = write_texts(["One <|endoftext|> two. Three."])
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr("dataprep.compat.preprocess._publish", die)
+            with pytest.raises(KeyboardInterrupt):
+                make(source, tmp_path / "my", bpe.path)
+        (manifest,) = tmp_path.glob("my_text_sentence.work/*/*.manifest.json")
+        left = manifest.with_name("my_text_sentence.bin.tmp-1-00000000")
+        assert not left.exists()
+        left.touch()
+        manifest.unlink()
+    made = make(source, tmp_path / "my", bpe.path)
+    assert made.manifest.counts.specials == {"<|endoftext|>": 1}
+    assert made.manifest.peak_memory_bytes > 1 << 20
+
+
+class Liar:
+    """An engine that gets one id wrong, from a given call on."""
+
+    name, version = "liar", "1"
+
+    def __init__(self, right, calls: int) -> None:
+        self._right, self._calls = right, calls
+
+    def start(self) -> int:
+        self._calls = 0
+        return 1
+
+    def encode(self, batch):
+        tokens = self._right.encode(batch)
+        self._calls -= 1
+        if self._calls < 0 and len(tokens.ids):
+            tokens.ids[0] += 1
+        return tokens
+
+
+@pytest.mark.usefixtures("_found")
+@pytest.mark.parametrize("calls", [0, 1000])
+def test_an_engine_that_lies_is_found(bpe, write_texts, tmp_path, monkeypatch, calls):
+    """At the gate, or later, by the audit: the gate makes some calls, the first batch one."""
+    used = []
+
+    def lying(definition, special_text, engine, reference):
+        used.append(Liar(reference, calls))
+        return used[-1]
+
+    monkeypatch.setattr("dataprep.compat.sentences.open_engine", lying)
+    if calls:
+        monkeypatch.setattr(
+            "dataprep.compat.sentences.parity.gate", lambda engine, *_: setattr(engine, "_calls", 0) or 1
+        )
+    with pytest.raises(EncodeError, match="liar"):
+        make(write_texts(TEXTS), tmp_path / "my", bpe.path, "--set", "runtime.audit_rate=1")
+    assert used

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from dataprep.watcher import Watcher
 
 
+PIECE_TOKENS = 4 << 20
+"""Tokens dealt out at a time: 16 MiB."""
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """Every `number`-th document from `first` on; a draw, see `selections.Drawn`."""
@@ -124,9 +128,12 @@ def _scatter(source: Path, parts: Sequence[Path], watcher: Watcher) -> None:
         for first in range(0, index.num_documents, BLOCK_DOCUMENTS):
             last = min(first + BLOCK_DOCUMENTS, index.num_documents)
             places = read_documents(index, first, last)[2]
-            ids = np.fromfile(data, index.dtype, int(places[-1]))
-            for turn, file in enumerate(files):
-                keep = np.repeat(Turn(turn, len(files)).chosen(first, last), np.diff(places))
-                with explain(parts[turn], "write"):
-                    write_all(file.fileno(), ids[keep])
-            watcher(Progress(source_bytes=ids.nbytes))
+            for start in range(0, int(places[-1]), PIECE_TOKENS):
+                ids = np.fromfile(data, index.dtype, min(PIECE_TOKENS, int(places[-1]) - start))
+                # Tokens of each document in this piece.
+                here: Offsets = np.diff(np.minimum(np.maximum(places - start, 0), len(ids)))
+                for turn, file in enumerate(files):
+                    keep = np.repeat(Turn(turn, len(files)).chosen(first, last), here)
+                    with explain(parts[turn], "write"):
+                        write_all(file.fileno(), ids[keep])
+                watcher(Progress(source_bytes=ids.nbytes))

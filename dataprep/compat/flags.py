@@ -95,6 +95,7 @@ OWN_SETTINGS = {
     "reader.format": "--input, which is JSON lines",
     "tokenizer.type": "--tokenizer-type",
     "tokenizer.merges": "--merge-file",
+    "policy.eod": "--append-eod",
     "runtime.workers": "--workers",
 }
 """What ``--set`` could say as well as a flag does."""

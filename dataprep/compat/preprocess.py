@@ -8,6 +8,7 @@ died goes on in it. The three files appear last, whole and proven, and the folde
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -21,11 +22,12 @@ from typing import TYPE_CHECKING
 from dataprep import planning, runner
 from dataprep.catalog import find_tokenizer
 from dataprep.compat import dealing, sentences
+from dataprep.compat.configs import check
 from dataprep.compat.flags import Asked, parse
 from dataprep.compat.policies import CONVENTIONS
 from dataprep.compat.punkt import Cut, splitter
 from dataprep.definitions import identify
-from dataprep.errors import DataprepError, FormatError, OutputError, SpecError
+from dataprep.errors import BusyError, DataprepError, FormatError, OutputError, SpecError
 from dataprep.indexed import bin_path, idx_path
 from dataprep.layout import pair_manifest
 from dataprep.manifest import DatasetManifest, Preprocess, manifest_of
@@ -90,12 +92,14 @@ def _make(asked: Asked, key: str, watcher: Watcher) -> Made:
     beside = _beside(asked, cut)
     digest = _digest(request, beside)
     if (made := _existing(final, digest)) is not None:
+        _clear(work)  # what a run left that died behind its manifest
         return made
-    whole = request.layout.prefix if cut is None else work / "sentences" / final.name
-    source = work / "dealt" / final.name if asked.partitions > 1 else whole
+    whole = request.layout.prefix if cut is None else _place_of(work, request, _beside(asked, cut, dealt=False), final)
+    source = _place_of(work, request, beside, final) if asked.partitions > 1 else whole
     _check_free(final, source)
+    _check_ours(work)
     make_folder(work)
-    with hold(work / "lock"):
+    with hold(work / LOCK):
         made = _existing(final, digest)  # by who held the lock before
         if made is None:
             manifest = _whole(request, cut, whole, watcher)
@@ -103,9 +107,32 @@ def _make(asked: Asked, key: str, watcher: Watcher) -> Made:
                 manifest = _dealt(manifest, asked.partitions, whole, source, watcher)
             manifest = manifest.model_copy(update={"preprocess": beside})
             made = Made(final, _publish(final, source, manifest, digest), fresh=True)
-        with explain(work, "remove"):
-            shutil.rmtree(work)
+        shutil.rmtree(work, ignore_errors=True)  # another one may hold it next, and remove it as well
     return made
+
+
+LOCK = "lock"
+
+
+def _clear(work: Path) -> None:
+    if (work / LOCK).exists():
+        with contextlib.suppress(BusyError), hold(work / LOCK):
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _check_ours(work: Path) -> None:
+    """Make sure that the work folder, which goes in the end, holds nothing of anybody else's.
+
+    Raises:
+        SpecError: it does.
+    """
+    if work.exists() and not (work / LOCK).exists() and any(work.iterdir()):
+        raise SpecError(f"{work} exists and is not this command's: move it away, or choose another --output-prefix")
+
+
+def _place_of(work: Path, request: Request, beside: Preprocess | None, final: Path) -> Path:
+    """The prefix of a pair in the work folder; another one for each way to make it."""
+    return work / _digest(request, beside)[:16] / final.name
 
 
 def _request(asked: Asked, key: str, work: Path) -> Request:
@@ -116,6 +143,7 @@ def _request(asked: Asked, key: str, work: Path) -> Request:
     if os.path.exists(place):
         place = os.path.abspath(place)  # a folder here comes before what is shipped under the same name
     identity = identify(*find_tokenizer(place, overrides))
+    check(asked, identity)
     bos = asked.include_specials and asked.named_type != "GPTSentencePieceTokenizer"
     policy = CONVENTIONS[asked.policy].settings(asked.type, identity.vocab_size, asked.append_eod, bos)
     settings = [
@@ -132,12 +160,13 @@ def _request(asked: Asked, key: str, work: Path) -> Request:
     return planning.resolve(inputs, place, work, workers, None, settings)
 
 
-def _beside(asked: Asked, cut: Cut | None) -> Preprocess | None:
-    """What is done beside the recipe."""
-    if cut is None and asked.partitions == 1:
+def _beside(asked: Asked, cut: Cut | None, dealt: bool = True) -> Preprocess | None:
+    """What is done beside the recipe; without `dealt`, before the documents are dealt out."""
+    partitions = asked.partitions if dealt else 1
+    if cut is None and partitions == 1:
         return None
     keep = asked.lang is not None and asked.keep_newlines
-    return Preprocess(partitions=asked.partitions, lang=asked.lang, keep_newlines=keep)
+    return Preprocess(partitions=partitions, lang=asked.lang, keep_newlines=keep)
 
 
 def _digest(request: Request, beside: Preprocess | None) -> str:
@@ -148,11 +177,26 @@ def _digest(request: Request, beside: Preprocess | None) -> str:
 
 
 def _cut(asked: Asked, key: str, request: Request) -> Cut | None:
-    """How the texts are cut into sentences, if they are."""
+    """How the texts are cut into sentences, if they are.
+
+    Raises:
+        SpecError: with settings that sentences do not follow; nltk or its model is not here.
+    """
+    if asked.lang is None and not sentences.are_lists(request.recipe.files[0], key):
+        return None
+    other = [key for key in (setting.partition("=")[0] for setting in asked.settings) if key not in SENTENCE_SETTINGS]
+    given = [f"--policy {asked.policy}"] if request.recipe.policy.empty != "keep" and not other else []
+    if given or other:
+        raise SpecError(
+            f"{', '.join([*given, *(f'--set {key}' for key in other)])}: texts of sentences do not follow it"
+        )
     cut = Cut(key, asked.lang, asked.keep_newlines)
     if asked.lang is not None:
         splitter(cut)  # what is missing is said before anything is begun
-    return cut if asked.lang is not None or sentences.are_lists(request.recipe.files[0], key) else None
+    return cut
+
+
+SENTENCE_SETTINGS = ("policy.bos", "policy.dtype", "runtime.audit_rate", "runtime.engine", "runtime.memory")
 
 
 def _whole(request: Request, cut: Cut | None, prefix: Path, watcher: Watcher) -> DatasetManifest:

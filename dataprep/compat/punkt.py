@@ -73,7 +73,7 @@ def cut_lines(
             continue
         try:
             found = split(json.loads(line)[cut.key])
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             what = f"no field {cut.key!r}" if isinstance(error, KeyError) else str(error)
             raise SourceError(
                 f"{name}, line {row + number + 1}: {what}; it begins {line[:80]!r}. Mend it and run again"

@@ -27,8 +27,10 @@ from dataprep.encoders import open_engine, open_reference
 from dataprep.errors import OutputError
 from dataprep.indexed import CODES, Header, IndexedDataset, IndexWriter, bin_path, idx_path, write_index
 from dataprep.inspection import document_lengths, length_summary
+from dataprep.layout import sweep
 from dataprep.manifest import Counts, DatasetManifest, EngineRecord, PairFiles, Prefix, Slice, Span
-from dataprep.policy import finish
+from dataprep.policy import find_specials, finish
+from dataprep.runner import peak_bytes
 from dataprep.sources import check_unchanged
 from dataprep.specs import ReaderSpec
 from dataprep.stages.verify import verify
@@ -59,7 +61,7 @@ def are_lists(file: SourceFile, key: str) -> bool:
             if line := batch.document(i).strip():
                 try:
                     value = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     return False
                 return isinstance(value, dict) and isinstance(value.get(key), list)
     return False
@@ -81,6 +83,7 @@ def build(request: Request, cut: Cut, target: Path, watcher: Watcher) -> Dataset
     start, cpu = time.monotonic(), time.process_time()
     recipe, workers = request.recipe, request.runtime.workers
     make_folder(target.parent)
+    sweep(target.parent)  # what a run left that was killed
     watcher.stage("sentences", recipe.num_bytes)
     writer = _Writer(request, target)
     with writer, _pool(workers) as pool:
@@ -131,7 +134,7 @@ def build(request: Request, cut: Cut, target: Path, watcher: Watcher) -> Dataset
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         wall_seconds=time.monotonic() - start,
         cpu_seconds=time.process_time() - cpu,
-        peak_memory_bytes=0,
+        peak_memory_bytes=peak_bytes(),
     )
 
 
@@ -166,6 +169,7 @@ class _Writer:
     def __init__(self, request: Request, target: Path) -> None:
         self._recipe, self._rate = request.recipe, request.runtime.audit_rate
         definition, special_text = load(self._recipe.tokenizer), self._recipe.policy.special_text
+        self._definition = definition
         self._reference: Encoder = open_reference(definition, special_text)
         self._engine: Encoder = open_engine(definition, special_text, request.runtime.engine, self._reference)
         self._gated = 0
@@ -210,6 +214,7 @@ class _Writer:
             num_text_bytes=sentences.num_text_bytes,
             num_empty=int(np.count_nonzero(each == 0)),
             num_audited=audited,
+            specials=find_specials(sentences, tokens, self._definition, self._recipe.policy.special_text)[1],
         )
         self._added = added
         self.counts = self.counts + added

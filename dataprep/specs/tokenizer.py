@@ -57,6 +57,7 @@ class TokenizerIdentity(Model):
         bos_id, eod_id: None where the tokenizer has none.
         bos_text, eod_text: the same as text.
         adds_bos: whether the tokenizer itself puts a BOS first.
+        adds_eod: whether it puts the EOD last; one is written all the same, or none, as the policy says.
     """
 
     name: str
@@ -71,7 +72,8 @@ class TokenizerIdentity(Model):
     eod_id: int | None
     eod_text: str | None
     adds_bos: bool
+    adds_eod: bool = False
 
     @property
     def identity(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", exclude={"name", "path", "merges", "origin"})
+        return self.model_dump(mode="json", exclude={"name", "path", "merges", "origin", "adds_eod"})
