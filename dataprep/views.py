@@ -167,6 +167,11 @@ def document(value: dict[str, Any]) -> str:
     return f"document {value['document']}: {value['num_tokens']:,} tokens{source}"
 
 
+def text(value: dict[str, Any]) -> str:
+    """The text of a document or a piece of one; its ids where there is none."""
+    return str(value["text"]) if value["text"] is not None else " ".join(map(str, value["ids"]))
+
+
 def sample(value: dict[str, Any]) -> Iterator[str]:
     """What `dataprep.training_sample` gives: each piece below a line that says where it is from."""
     for piece in value["pieces"]:
@@ -175,7 +180,7 @@ def sample(value: dict[str, Any]) -> Iterator[str]:
         part = "all" if whole else f"tokens {first} to {last} of"
         sequence = f", sequence {piece['sequence']}" if piece["sequence"] != piece["document"] else ""
         yield f"--- document {piece['document']}{sequence}: {part} {piece['num_sequence_tokens']} ---"
-        yield piece["text"]
+        yield text(piece)
 
 
 def drawn(value: dict[str, Any]) -> str:

@@ -16,13 +16,13 @@ import numpy as np
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import Index, IndexedDataset, bin_path, idx_path, read_header
 from dataprep.layout import find_prefixes
-from dataprep.manifest import DatasetManifest, eod_of, manifest_of
+from dataprep.manifest import DatasetManifest, eod_of, readable_manifest
 from dataprep.reshaping.selections import Run
 from dataprep.stages.verify import verify
 from dataprep.watcher import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from dataprep.manifest import Manifest
     from dataprep.specs import Recipe
@@ -142,14 +142,6 @@ def _idx_bytes(prefix: Path) -> int:
         return 0  # it is broken, which is said later
 
 
-def readable_manifest(prefix: Path) -> tuple[Manifest | None, str]:
-    """The manifest of a pair, and why it cannot be read if it cannot."""
-    try:
-        return manifest_of(prefix), ""
-    except FormatError as error:
-        return None, str(error)
-
-
 def _problem(prefix: Path) -> str | None:
     """What makes a pair unfit, None if nothing does."""
     problem = index_problem(prefix)
@@ -166,12 +158,12 @@ def _problem(prefix: Path) -> str | None:
     return None
 
 
-def index_problem(prefix: Path) -> str | None:
+def index_problem(prefix: Path, harmless: Collection[str] = frozenset(HARMLESS)) -> str | None:
     """What is wrong with an index or the sizes of a pair, None if nothing is; a pair of nothing is right."""
     if _is_empty(prefix):
         return None
     for problem in verify(idx_path(prefix), level="index").errors:
-        if problem.code not in HARMLESS:
+        if problem.code not in harmless:
             return f"{problem.code}: {problem.message}"
     return None
 
