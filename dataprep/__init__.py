@@ -3,7 +3,7 @@
     run            build a dataset: list, tokenize, merge, verify, publish
     plan           what `run` would do
     download       fetch a corpus, for any tokenizer
-    repair         mend a .bin/.idx pair, in a new one
+    repair         mend a .bin/.idx pair, in a new one, as is asked for (`Wanted`)
     verify         prove a .bin/.idx pair, for what a training expects of it (`Expected`)
     merge          one pair of several
     split          several pairs of one
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dataprep.inspection.excerpts import decode, where
     from dataprep.inspection.excerpts import sample as training_sample
     from dataprep.planning import plan
-    from dataprep.repairs import repair
+    from dataprep.repairs import Wanted, repair
     from dataprep.reshaping import merge, sample, split
     from dataprep.runner import run
     from dataprep.samples import Sampling
@@ -42,6 +42,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Expected",
     "Sampling",
+    "Wanted",
     "decode",
     "diff",
     "download",
@@ -61,6 +62,7 @@ __all__ = [
 _HOMES = {
     "Expected": ("dataprep.checks.report", "Expected"),
     "Sampling": ("dataprep.samples", "Sampling"),
+    "Wanted": ("dataprep.repairs", "Wanted"),
     "decode": ("dataprep.inspection.excerpts", "decode"),
     "diff": ("dataprep.differences", "diff"),
     "download": ("dataprep.fetching", "download"),

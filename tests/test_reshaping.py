@@ -24,10 +24,10 @@ from dataprep import cli
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import CODES, Header, IndexedDataset, bin_path, idx_path, write_index
 from dataprep.layout import pair_manifest
-from dataprep.manifest import manifest_of
+from dataprep.manifest import Preprocess, manifest_of
 from dataprep.reshaping import Made, merge, sample, split
 from dataprep.reshaping.draws import Draw
-from dataprep.storage import AtomicFile, write_json
+from dataprep.storage import AtomicFile, checksum, write_json
 
 Documents = list[list[list[int]]]
 """Documents, each its sequences, each its ids."""
@@ -519,6 +519,24 @@ def _shown(prefix: str, number: int) -> tuple[list[int], tuple[str, int, int]]:
     recipe, span, i = manifest_of(Path(prefix)).locate(number)
     place = recipe.files[span.file].path, span.first_row, i
     return IndexedDataset(prefix).document(number).tolist(), place
+
+
+def test_documents_that_were_dealt_out_are_led_to_their_input_alone(datasets, tmp_path):
+    """`preprocess --partitions` deals them out: their run lengths are not in the pair's order."""
+    documents = _read(datasets[0])
+    prefix = _write(tmp_path / "dealt", documents[0::2] + documents[1::2], "uint16")
+    manifest = manifest_of(Path(datasets[0]))
+    (entry,) = manifest.prefixes
+    sums = {"bin_checksum": checksum(bin_path(prefix)), "idx_checksum": checksum(idx_path(prefix))}
+    entry = entry.model_copy(update={"name": "dealt", "files": entry.files.model_copy(update=sums)})
+    changes = {"prefixes": (entry,), "preprocess": Preprocess(partitions=2)}
+    write_json(pair_manifest(prefix), manifest.model_copy(update=changes).to_json())
+    assert [_shown(str(prefix), i) for i in (1, 12)] == [_shown(datasets[0], i) for i in (2, 1)]
+
+    merged = merge([datasets[1], prefix], tmp_path / "merged")
+    (found,) = dataprep.where(merged.prefix, 25)["documents"]
+    assert found == {"document": 25, "source": None, "input": {"prefix": str(prefix), "document": 1}}
+    assert merged.manifest.tokenizer is not None
 
 
 def _numbers(drawn: Made) -> list[int]:
