@@ -4,7 +4,7 @@
     plan           what `run` would do
     preprocess     the same by the flags of Megatron's tools/preprocess_data.py, given as a list
     download       fetch a corpus, for any tokenizer
-    repair         mend a .bin/.idx pair, in a new one
+    repair         mend a .bin/.idx pair, in a new one, as is asked for (`Wanted`)
     verify         prove a .bin/.idx pair, for what a training expects of it (`Expected`)
     merge          one pair of several
     split          several pairs of one
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dataprep.inspection.excerpts import decode, where
     from dataprep.inspection.excerpts import sample as training_sample
     from dataprep.planning import plan
-    from dataprep.repairs import repair
+    from dataprep.repairs import Wanted, repair
     from dataprep.reshaping import merge, sample, split
     from dataprep.runner import run
     from dataprep.samples import Sampling
@@ -44,6 +44,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Expected",
     "Sampling",
+    "Wanted",
     "decode",
     "diff",
     "download",
@@ -64,6 +65,7 @@ __all__ = [
 _HOMES = {
     "Expected": ("dataprep.checks.report", "Expected"),
     "Sampling": ("dataprep.samples", "Sampling"),
+    "Wanted": ("dataprep.repairs", "Wanted"),
     "decode": ("dataprep.inspection.excerpts", "decode"),
     "diff": ("dataprep.differences", "diff"),
     "download": ("dataprep.fetching", "download"),

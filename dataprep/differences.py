@@ -27,7 +27,8 @@ from dataprep.indexed import CHUNK, Index, bin_path, idx_path
 from dataprep.inspection.decoding import Decoder
 from dataprep.inspection.provenance import source_of
 from dataprep.layout import find_prefix
-from dataprep.reshaping.inputs import index_problem, readable_manifest
+from dataprep.manifest import is_of, readable_manifest
+from dataprep.reshaping.inputs import HARMLESS, index_problem
 from dataprep.reshaping.parting import Places
 from dataprep.reshaping.selections import BLOCK_DOCUMENTS, open_bin, read_documents
 from dataprep.storage import COPY_BYTES
@@ -128,7 +129,7 @@ class _Side:
 
     def __init__(self, name: str | Path) -> None:
         self.prefix = find_prefix(name)
-        problem = index_problem(self.prefix)
+        problem = index_problem(self.prefix, {*HARMLESS, "manifest"})
         if problem is not None:
             raise FormatError(f"{self.prefix} is broken: {problem}. Look closer with: dataprep verify {self.prefix}")
         self.index = Index(idx_path(self.prefix))
@@ -270,7 +271,8 @@ def _excerpt(side: _Side, document: int, token: int, definition: Definition | No
     blocks = side.blocks(place + start, min(token + AFTER, stop - place) - start)
     ids = tuple(i for block in blocks for i in block.tolist())
     text = Decoder(definition).text(list(ids)) if definition is not None else None
-    found = source_of(side.manifest, document) if side.manifest is not None else None
+    known = side.manifest is not None and is_of(side.manifest, side.prefix)
+    found = source_of(side.manifest, document) if side.manifest is not None and known else None
     if found is None:
         return Excerpt(stop - place, start, ids, text, None, None, None)
     return Excerpt(stop - place, start, ids, text, found["file"], found["first_row"], found["last_row"])

@@ -34,7 +34,7 @@ def inspection(value: dict[str, Any], width: int) -> Iterator[str]:
     """
     rows = _counts(value) | _made_of(value)
     if "repeats" in value:
-        rows |= _marks(value["bos"], value["eod"])
+        rows |= _marks(value["bos"], value["eod"], _num_full(value))
         rows |= _others(value)
     yield from table(rows)
     yield from ("", *_histogram(value["histogram"], width))
@@ -77,18 +77,30 @@ def _named(entry: dict[str, Any]) -> str:
     return f"{entry['id']} {quoted(entry['text'], 40)}" if entry["text"] is not None else str(entry["id"])
 
 
-def _marks(bos: dict[str, Any] | None, eod: dict[str, Any] | None) -> dict[str, str]:
-    """The rows of BOS and EOD; a token that could be both, and begins nothing, is not mentioned twice."""
+def _num_full(value: dict[str, Any]) -> int | None:
+    """Documents that hold tokens, where some hold none."""
+    empty = sum(entry["num_documents"] for entry in value["histogram"] if not entry["to"])
+    return value["num_documents"] - empty if empty else None
+
+
+def _marks(bos: dict[str, Any] | None, eod: dict[str, Any] | None, num_full: int | None) -> dict[str, str]:
+    """The rows of BOS and EOD; a token that could be both, and begins nothing, is not mentioned twice.
+
+    Args:
+        bos, eod: what was found of them.
+        num_full: documents that hold tokens, where some hold none: shares are of these.
+    """
     idle = bos is not None and eod is not None and bos["id"] == eod["id"] and not bos["num_documents"]
-    return ({} if idle else {"BOS": _mark(bos, "begins")}) | {"EOD": _mark(eod, "ends")}
+    return ({} if idle else {"BOS": _mark(bos, "begins", num_full)}) | {"EOD": _mark(eod, "ends", num_full)}
 
 
-def _mark(entry: dict[str, Any] | None, verb: str) -> str:
+def _mark(entry: dict[str, Any] | None, verb: str, num_full: int | None) -> str:
     if entry is None:
         return f"no id {verb} more than half of the documents"
     lone = f"; is all of {entry['num_lone']:,}" if entry["num_lone"] else ""
     inside = f"; stands {entry['num_inside']:,} times inside documents" if entry["num_inside"] else ""
-    return f"{_named(entry)} {verb} {entry['num_documents']:,} documents ({entry['share']:.2%}){lone}{inside}"
+    share = f"{entry['share']:.2%}" + (f" of {num_full:,} with tokens" if num_full is not None else "")
+    return f"{_named(entry)} {verb} {entry['num_documents']:,} documents ({share}){lone}{inside}"
 
 
 def _others(value: dict[str, Any]) -> dict[str, str]:
@@ -167,6 +179,11 @@ def document(value: dict[str, Any]) -> str:
     return f"document {value['document']}: {value['num_tokens']:,} tokens{source}"
 
 
+def text(value: dict[str, Any]) -> str:
+    """The text of a document or a piece of one; its ids where there is none."""
+    return str(value["text"]) if value["text"] is not None else " ".join(map(str, value["ids"]))
+
+
 def sample(value: dict[str, Any]) -> Iterator[str]:
     """What `dataprep.training_sample` gives: each piece below a line that says where it is from."""
     for piece in value["pieces"]:
@@ -175,7 +192,7 @@ def sample(value: dict[str, Any]) -> Iterator[str]:
         part = "all" if whole else f"tokens {first} to {last} of"
         sequence = f", sequence {piece['sequence']}" if piece["sequence"] != piece["document"] else ""
         yield f"--- document {piece['document']}{sequence}: {part} {piece['num_sequence_tokens']} ---"
-        yield piece["text"]
+        yield text(piece)
 
 
 def drawn(value: dict[str, Any]) -> str:

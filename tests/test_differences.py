@@ -174,6 +174,24 @@ def test_a_damaged_copy_with_the_manifest_of_the_original(made, tmp_path):
     assert lines[-1] == "1 of 10 documents differ from the other one of their number; 1 are in A only, 1 in B only"
 
 
+def test_a_manifest_of_other_files_names_no_source(made, tmp_path):
+    """It is not needed to compare."""
+    other = _write(tmp_path / made.name, [[[3, 0]], [[4, 0]]], "uint16")
+    shutil.copy(made.parent / "manifest.json", tmp_path)
+    found = diff(made, other)
+    assert found.relation == "different"
+    assert found.first.a.file.endswith("/in/a.jsonl")
+    assert (found.first.b.file, found.first.b.first_row) == (None, None)
+
+
+def test_a_pair_is_the_same_through_a_link(made, tmp_path):
+    (tmp_path / "link").symlink_to(made.parent)
+    for suffix in (".bin", ".idx"):
+        (tmp_path / f"x{suffix}").symlink_to(f"{made}{suffix}")
+    assert diff(made, tmp_path / "link" / made.name).same
+    assert diff(tmp_path / "x", made).same
+
+
 def test_a_tokenizer_decodes_what_has_no_manifest(made, tmp_path):
     for suffix in (".bin", ".idx"):
         shutil.copy(f"{_damaged(made, tmp_path / suffix, 3)}{suffix}", tmp_path / f"x{suffix}")

@@ -8,7 +8,7 @@ import pytest
 
 import dataprep
 from dataprep.errors import FormatError, SpecError
-from dataprep.indexed import IndexedDataset, idx_path
+from dataprep.indexed import IndexedDataset, bin_path, idx_path
 from dataprep.inspection.excerpts import document, sample, where
 from dataprep.samples import SampleOrder, Sampling
 
@@ -33,6 +33,9 @@ def merged(made, folder, provenance=True):
         {"prefix": "/foreign", "start": 5, "num_documents": 1},
         {"prefix": made, "start": 0, "num_documents": 2, "recipe": 0, "provenance": value["provenance"]},
     ]
+    sizes = {"bin_bytes": (folder / "new.bin").stat().st_size, "idx_bytes": (folder / "new.idx").stat().st_size}
+    entry = {**value["prefixes"][0], "name": "new", "num_documents": 5, "num_sequences": 5, "num_tokens": 5}
+    entry["files"] = {**entry["files"], **sizes}
     shared = {key: value[key] for key in ("schema_version", "dataprep_version", "lengths", "verification", "created")}
     pair = {
         **shared,
@@ -41,7 +44,7 @@ def merged(made, folder, provenance=True):
         "options": {},
         "recipes": [value["recipe"]],
         "parts": parts,
-        "prefixes": [{**value["prefixes"][0], "name": "new", "num_documents": 5}],
+        "prefixes": [entry],
     }
     (folder / "new.manifest.json").write_text(json.dumps(pair))
 
@@ -66,13 +69,23 @@ def test_a_document_that_is_not_there_is_a_bad_request(made, number):
             ask(made, number)
 
 
-def test_without_a_manifest_a_tokenizer_has_to_be_named(make_pair):
+def test_without_a_tokenizer_there_are_ids(make_pair):
     prefix = make_pair([[0, 1], [2, 3, 4, 5, 6]])
 
     for ask in (lambda **with_: document(prefix, 0, **with_), lambda **with_: sample(prefix, 0, TINY, **with_)):
-        with pytest.raises(SpecError, match="--tokenizer"):
-            ask()
-        assert "ids" in json.dumps(ask(tokenizer="sample"))
+        ids, decoded = ask(), ask(tokenizer="sample")
+        ((id_part,), (part,)) = ((value.get("pieces") or [value])[:1] for value in (ids, decoded))
+        assert (id_part["ids"], id_part["text"]) == (part["ids"], None)
+        assert part["text"]
+        assert decoded["notes"] == []
+        assert ids["notes"] == [
+            f"only ids are shown: {prefix} has no manifest that names its tokenizer; to decode them, give a tokenizer "
+            "with --tokenizer"
+        ]
+    with pytest.raises(SpecError, match="--tokenizer"):
+        dataprep.decode(prefix, 0)
+    with pytest.raises(SpecError, match="unknown tokenizer"):
+        document(prefix, 0, "nosuch")
     assert document(prefix, 0, "sample")["ids"] == [0, 1]
     assert "source" not in document(prefix, 0, "sample")
 
@@ -82,14 +95,52 @@ def test_a_manifest_that_cannot_be_read_is_no_obstacle_to_a_named_tokenizer(make
     (prefix.parent / "manifest.json").write_text("[]")
 
     assert document(prefix, 0, "sample")["ids"] == [0, 1]
-    with pytest.raises(FormatError, match="manifest"):
-        document(prefix, 0)
+    value = document(prefix, 0)
+    assert (value["ids"], value["text"]) == ([0, 1], None)
+    assert "manifest.json: expected schema_version 1, found 'list'" in value["notes"][0]
 
 
-def test_ids_that_are_no_tokens_are_shown(make_pair):
-    value = document(make_pair([[-5, 0, 2**31 - 1]], dtype="int32"), 0, "sample")
+def test_ids_that_are_no_tokens_are_shown_and_counted(make_pair):
+    prefix = make_pair([[-5, 0, 2**31 - 1, -5]], dtype="int32")
+    value = document(prefix, 0, "sample")
 
-    assert value["text"] == "<-5><|endoftext|><2147483647>"
+    assert value["text"] == "<-5><|endoftext|><2147483647><-5>"
+    assert value["notes"] == ["3 of 4 tokens are not in the tokenizer's vocabulary; is it another's?"]
+    assert sample(prefix, 0, Sampling(2, split="1"), "sample")["notes"][0].startswith("2 of 3 tokens")
+
+
+def _lengthened(prefix):
+    """Megatron-DeepSpeed's EODs: in the .bin, not in the lengths."""
+    with bin_path(prefix).open("ab") as file:
+        file.write(b"\0\0")
+
+
+def _shifted(prefix):
+    """The pointer of sequence 1 is not where sequence 0 ends."""
+    data = bytearray(idx_path(prefix).read_bytes())
+    struct.pack_into("<q", data, 34 + 3 * 4 + 8, 4)
+    idx_path(prefix).write_bytes(data)
+
+
+@pytest.mark.parametrize("spoil", [_lengthened, _shifted])
+def test_tokens_of_an_unsound_pair_come_with_a_warning(make_pair, spoil):
+    prefix = make_pair([[1], [2], [3, 4]])
+    assert document(prefix, 1, "sample")["sound"]
+    spoil(prefix)
+
+    value = document(prefix, 1, "sample")
+    assert not value["sound"]
+    assert len(value["ids"]) == 1
+    (warning,) = value["notes"]
+    assert warning.endswith(f"these may be tokens of other documents; run: dataprep verify {prefix}")
+    with pytest.raises(FormatError, match="document 1: the index is broken"):
+        dataprep.decode(prefix, 1, "sample")
+
+
+@pytest.mark.parametrize("documents", [[[], [], []], [[], [1], []], [[1], [], [2]]])
+def test_documents_without_tokens_are_sound(make_pair, documents):
+    for prefix in (make_pair(documents), make_pair([[1, 2]], boundaries=[0, 0, 1, 1])):
+        assert all(document(prefix, number, "sample")["sound"] for number in range(3))
 
 
 def test_floats_lead_to_verify(make_pair):
@@ -217,11 +268,19 @@ def test_without_a_manifest_nothing_says_where(make_pair):
         where(prefix, 0)
 
 
-def test_a_manifest_of_fewer_documents_leads_to_verify(made, make_pair):
-    make_pair([[1]] * 9, prefix=Path(made))
+@pytest.mark.parametrize("num_documents", [3, 4, 9])
+def test_a_manifest_of_other_files_leads_to_verify_and_names_no_source(made, make_pair, num_documents):
+    make_pair([[1]] * num_documents, prefix=Path(made))
 
-    with pytest.raises(FormatError, match="the manifest knows 4 documents; run: dataprep verify"):
-        where(made, 8)
+    with pytest.raises(FormatError, match="the manifest beside it is of other files; run: dataprep verify"):
+        where(made, 1)
+    with pytest.raises(FormatError, match="the manifest beside it is of other files; run: dataprep verify"):
+        where(made, sample=0, sampling=Sampling(2, split="1"))
+    value = document(made, 1)
+    assert (value["ids"], value["sound"]) == ([1], True)
+    assert value["text"]
+    assert "source" not in value
+    assert value["notes"] == [f"no source is known: the manifest is of other files; run: dataprep verify {made}"]
 
 
 def test_a_damaged_manifest_is_said(made, make_pair, tmp_path):

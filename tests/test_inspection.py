@@ -135,7 +135,7 @@ def test_the_manifest_says_what_it_was_made_of(made):
 def test_a_manifest_of_other_files_is_noted(made, make_pair):
     make_pair([[1, 2]], prefix=Path(made))
 
-    assert "speaks of other files; run: dataprep verify" in inspect(made)["notes"][0]
+    assert "is of other files; run: dataprep verify" in inspect(made)["notes"][0]
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"schema_version": 1}'])

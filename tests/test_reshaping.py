@@ -24,10 +24,10 @@ from dataprep import cli
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import CODES, Header, IndexedDataset, bin_path, idx_path, write_index
 from dataprep.layout import pair_manifest
-from dataprep.manifest import manifest_of
+from dataprep.manifest import Preprocess, manifest_of
 from dataprep.reshaping import Made, merge, sample, split
 from dataprep.reshaping.draws import Draw
-from dataprep.storage import AtomicFile, write_json
+from dataprep.storage import AtomicFile, checksum, write_json
 
 Documents = list[list[list[int]]]
 """Documents, each its sequences, each its ids."""
@@ -299,6 +299,83 @@ def test_eods_that_differ_are_a_warning(tmp_path, caplog):
     assert f"with 7: {tmp_path / 'a'}, {tmp_path / 'c'}; with 9: {tmp_path / 'b'}" in record.getMessage()
 
 
+def test_sentences_beside_whole_documents_are_a_warning_and_their_eods_are_not(tmp_path, caplog):
+    """The ends of documents are held against each other, not those of sentences."""
+    whole = _write(tmp_path / "whole", [[[1, 2, 7]]] * 5)
+    sentences = _write(tmp_path / "sentences", [[[1], [2], [3, 7]]] * 5)
+    with caplog.at_level(logging.WARNING):
+        merge([sentences, whole], tmp_path / "new")
+    (record,) = caplog.records
+    assert f"in a document ({sentences}), and others have not ({whole}). " in record.getMessage()
+    command = record.getMessage().partition("join those of one: dataprep ")[2].replace("NEW", f"{tmp_path}/joined")
+    assert CliRunner().invoke(cli.app, command.split()).exit_code == 0
+    assert _read(tmp_path / "joined") == [[[1, 2, 3, 7]]] * 5
+
+
+def _said(caplog) -> list[str]:
+    found = [record.getMessage() for record in caplog.records]
+    caplog.clear()
+    return found
+
+
+def test_documents_that_come_twice_are_a_warning(tmp_path, caplog):
+    """As where a glob catches what an earlier merge made."""
+    for i, documents in enumerate([[[[1, 9]], [[2, 9]]], [[[3, 9]]]]):
+        _write(tmp_path / f"part-{i}", documents)
+    with caplog.at_level(logging.WARNING):
+        merge([f"{tmp_path}/part-*"], tmp_path / "part-merged")
+        assert _said(caplog) == []
+        twice = merge([f"{tmp_path}/part-*"], tmp_path / "part-again")
+        (said,) = _said(caplog)
+        assert said.startswith("warning: 3 documents come twice, by what the manifests say, from the same records: in ")
+        assert f"in {tmp_path}/part-0, {tmp_path}/part-merged, {tmp_path}/part-1. Leave some of them out" in said
+        assert twice.manifest.prefixes[0].num_documents == 6, "it may be meant"
+        (few, _) = split(tmp_path / "part-merged", tmp_path / "few", documents=2)
+        merge([tmp_path / "part-1", few.prefix], tmp_path / "apart")
+        assert _said(caplog) == []
+        merge([sample(few.prefix, tmp_path / "one", 1).prefix, few.prefix], tmp_path / "more")
+        (said,) = _said(caplog)
+        assert "warning: 1 document comes twice" in said
+
+
+def test_documents_of_one_recipe_come_twice_through_a_copy(datasets, tmp_path, caplog):
+    shutil.copytree(Path(datasets[0]).parent, tmp_path / "copy")
+    copy = tmp_path / "copy" / Path(datasets[0]).name
+    with caplog.at_level(logging.WARNING):
+        merged = merge(datasets, tmp_path / "merged")
+        assert _said(caplog) == []
+        merge([merged.prefix, copy], tmp_path / "new")
+    (said,) = _said(caplog)
+    assert "24 documents come twice" in said
+    assert f"in {merged.prefix}, {copy}. " in said
+
+
+def test_an_index_that_is_not_the_manifests_is_refused(datasets, tmp_path):
+    """The same documents in another order: counts, sizes and, for `merge`, the .bin are what the manifest says."""
+    shutil.copytree(Path(datasets[0]).parent, tmp_path / "copy")
+    copy = tmp_path / "copy" / Path(datasets[0]).name
+    documents = _read(copy)
+    _write(copy, documents[::-1], "uint16")
+    for make in (
+        lambda: merge([copy], tmp_path / "new"),
+        lambda: sample(copy, tmp_path / "new", 5),
+        lambda: split(copy, tmp_path / "new", documents=5),
+    ):
+        with pytest.raises(FormatError, match=r"the input is broken.*\n.*the \.idx is not what its manifest says"):
+            make()
+    assert os.listdir(tmp_path) == ["copy"]
+
+
+def test_a_sample_of_a_bin_that_is_not_the_manifests_is_refused(datasets, tmp_path):
+    shutil.copytree(Path(datasets[0]).parent, tmp_path / "copy")
+    copy = tmp_path / "copy" / Path(datasets[0]).name
+    with bin_path(copy).open("r+b") as file:
+        file.write(b"\2")
+    with pytest.raises(FormatError, match=r"\.bin is not what its manifest says; run: dataprep verify"):
+        sample(copy, tmp_path / "new", 5)
+    assert os.listdir(tmp_path) == ["copy"]
+
+
 def test_a_manifest_of_somebody_else_is_a_warning(tmp_path, caplog):
     paths = [_write(tmp_path / name, [[[1, 7]]]) for name in "abc"]
     (tmp_path / "manifest.json").write_text("[]")
@@ -337,6 +414,12 @@ def test_bad_requests(tmp_path):
     for make, said in [
         (lambda: merge([prefix], tmp_path / "in.bin"), "is one of the inputs"),
         (lambda: merge([prefix], tmp_path), "is a folder; name the pair in it"),
+        (
+            lambda: merge([prefix], f"{tmp_path}/dir/new/"),
+            "dir/new/ is a folder; name the pair in it",
+        ),
+        (lambda: split(prefix, f"{tmp_path}/new/", documents=1), "new/ is a folder; name the pair in it"),
+        (lambda: sample(prefix, "", 1), "--output is empty; name the new pair"),
         (lambda: merge([prefix], tmp_path / "old"), "Megatron's indices of a dataset"),
         (lambda: split(prefix, new), "one of --documents, --tokens and --fractions"),
         (lambda: split(prefix, new, documents=1, tokens=1), "one of --documents, --tokens and --fractions"),
@@ -436,6 +519,24 @@ def _shown(prefix: str, number: int) -> tuple[list[int], tuple[str, int, int]]:
     recipe, span, i = manifest_of(Path(prefix)).locate(number)
     place = recipe.files[span.file].path, span.first_row, i
     return IndexedDataset(prefix).document(number).tolist(), place
+
+
+def test_documents_that_were_dealt_out_are_led_to_their_input_alone(datasets, tmp_path):
+    """`preprocess --partitions` deals them out: their run lengths are not in the pair's order."""
+    documents = _read(datasets[0])
+    prefix = _write(tmp_path / "dealt", documents[0::2] + documents[1::2], "uint16")
+    manifest = manifest_of(Path(datasets[0]))
+    (entry,) = manifest.prefixes
+    sums = {"bin_checksum": checksum(bin_path(prefix)), "idx_checksum": checksum(idx_path(prefix))}
+    entry = entry.model_copy(update={"name": "dealt", "files": entry.files.model_copy(update=sums)})
+    changes = {"prefixes": (entry,), "preprocess": Preprocess(partitions=2)}
+    write_json(pair_manifest(prefix), manifest.model_copy(update=changes).to_json())
+    assert [_shown(str(prefix), i) for i in (1, 12)] == [_shown(datasets[0], i) for i in (2, 1)]
+
+    merged = merge([datasets[1], prefix], tmp_path / "merged")
+    (found,) = dataprep.where(merged.prefix, 25)["documents"]
+    assert found == {"document": 25, "source": None, "input": {"prefix": str(prefix), "document": 1}}
+    assert merged.manifest.tokenizer is not None
 
 
 def _numbers(drawn: Made) -> list[int]:

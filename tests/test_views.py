@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -128,6 +129,15 @@ def test_a_pair_of_nothing_but_damaged_ids_has_its_lines(make_pair):
     assert "unknown    2 tokens stand for nothing" in text
 
 
+def test_shares_are_of_documents_with_tokens_and_say_so(make_pair):
+    shown = list(lines(inspect(make_pair([[5, 3]] * 3 + [[3]] + [[]] * 2))))
+
+    assert "EOD        3 ends 4 documents (100.00% of 4 with tokens); is all of 1" in shown
+    assert "BOS        5 begins 3 documents (75.00% of 4 with tokens)" in shown
+    full = "\n".join(lines(inspect(make_pair([[5, 3]] * 3))))
+    assert "3 ends 3 documents (100.00%)\n" in full
+
+
 def test_notes_come_last(make_pair):
     assert lines(inspect(make_pair([[1], [2]], boundaries=[0, 2])))[-1].startswith("note: sentence-level")
 
@@ -186,10 +196,75 @@ def dataset(tmp_path, inline_cluster):
     return dataprep.run(str(tmp_path / "in.jsonl"), "sample", tmp_path / "out").prefix
 
 
+def ran(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
+
+
 def said(*arguments):
-    done = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False)
+    done = ran(*arguments)
     assert done.exit_code == 0
     return done.stdout
+
+
+def test_where_nobody_knows_is_exit_code_1(dataset, make_pair, tmp_path):
+    foreign = make_pair([[3, 0]])
+    said("merge", foreign, dataset, "-o", tmp_path / "both")
+
+    done = ran("where", tmp_path / "both", "-d", 0)
+    assert (done.exit_code, done.stdout) == (1, f"document 0: unknown, from document 0 of {foreign}\n")
+    done = ran("where", tmp_path / "both", "-d", 0, "--json")
+    assert (done.exit_code, json.loads(done.stdout)["documents"][0]["source"]) == (1, None)
+    all_tokens = dataprep.open_dataset(tmp_path / "both").num_tokens - 1
+    assert ran("where", tmp_path / "both", "--sample", 0, "--seq-length", all_tokens, "--split", 1).exit_code == 1
+    assert ran("where", tmp_path / "both", "-d", 1).exit_code == 0
+
+
+def test_samples_of_pairs_made_of_others_are_led_to_the_records_they_are_of(dataset, tmp_path):
+    texts = [json.loads(line)["text"] for line in (tmp_path / "in.jsonl").read_text().splitlines()]
+    said("split", dataset, "-o", tmp_path / "part", "--documents", 7)
+    said("merge", *(tmp_path / f"part-0000{number}" for number in (2, 0, 1)), "-o", tmp_path / "turned")
+    said("sample", tmp_path / "turned", "-o", tmp_path / "few", "--documents", 9)
+
+    for name in ("part-00001", "turned", "few"):
+        for number in range(2):
+            of_sample = ("--sample", number, "--seq-length", 9, "--split", 1, "--json")
+            found = json.loads(said("where", tmp_path / name, *of_sample))["documents"]
+            assert found
+            for entry in found:
+                (row,) = {entry["source"]["first_row"], entry["source"]["last_row"]}
+                assert entry["source"]["file"] == str(tmp_path / "in.jsonl")
+                text = f"{texts[row]}<|endoftext|>"
+                assert dataprep.decode(tmp_path / name, entry["document"]) == text
+                assert dataprep.decode(entry["input"]["prefix"], entry["input"]["document"]) == text
+
+
+def test_many_parts_are_not_all_told_of(dataset, tmp_path):
+    done = ran("split", dataset, "-o", tmp_path / "part", "--documents", 1)
+    assert "more" not in done.stderr
+    assert done.stderr.count("1 documents, ") == 20
+    said("merge", dataset, tmp_path / "part-00000", "-o", tmp_path / "more")
+    done = ran("split", tmp_path / "more", "-o", tmp_path / "of-more", "--documents", 1)
+    assert done.stdout.splitlines() == [f"{tmp_path}/of-more-{number:05d}" for number in range(21)]
+    assert done.stderr.count("1 documents, ") == 20
+    assert done.stderr.endswith("... and 1 more\n")
+
+
+def test_ids_and_warnings_are_shown_where_there_is_no_text(make_pair):
+    prefix = make_pair([[5, 6], [7, 8]])
+    with Path(f"{prefix}.bin").open("ab") as file:
+        file.write(b"\0\0")
+
+    done = ran("inspect", prefix, "-d", 1)
+    assert (done.exit_code, done.stdout) == (0, "7 8\n")
+    assert done.stderr.splitlines()[0] == "document 1: 2 tokens"
+    assert done.stderr.splitlines()[1].startswith("warning: the index is broken, or of another .bin: these may be")
+    assert done.stderr.splitlines()[2].startswith("warning: only ids are shown: ")
+    value = json.loads(said("inspect", prefix, "-d", 1, "--json"))
+    assert (value["ids"], value["text"], value["sound"], len(value["notes"])) == ([7, 8], None, False, 2)
+    sound = make_pair([[5, 6], [7, 8]])
+    done = ran("inspect", sound, "--sample", 0, "--seq-length", 3, "--split", 1)
+    assert {"5 6", "7 8"} <= set(done.stdout.splitlines())
+    assert "warning: only ids are shown: " in done.stderr
 
 
 def test_where_prints_a_line_for_each_document(dataset, tmp_path):

@@ -78,15 +78,15 @@ def inspect(
     with progress.watch(context.obj["quiet"]) as watcher:
         if document is not None:
             value = excerpts.document(prefix, document, tokenizer)
-            lines: Iterable[str] = [value["text"]]
-            title = views.document(value)
+            lines: Iterable[str] = [views.text(value)]
+            titles = [views.document(value), *_notes(value)]
         elif sample is not None and sampling is not None:
             value = excerpts.sample(prefix, sample, sampling, tokenizer, watcher)
-            lines, title = views.sample(value), views.drawn(value)
+            lines, titles = views.sample(value), [views.drawn(value), *_notes(value)]
         else:
             findings = inspection.examine(prefix, level, tokenizer, watcher)  # type: ignore[arg-type]
             value = findings.to_json(seq_length)
-            lines, title = views.inspection(value, shutil.get_terminal_size().columns), ""
+            lines, titles = views.inspection(value, shutil.get_terminal_size().columns), []
             if plot is not None:
                 from dataprep import plots
 
@@ -94,8 +94,14 @@ def inspect(
     if as_json:
         print_json(value)
         return
-    note(title)
+    note(*titles)
     print_lines(map(views.printable if sys.stdout.isatty() else str, lines))
+
+
+def _notes(value: dict[str, Any]) -> list[str]:
+    from dataprep import views
+
+    return [f"warning: {views.printable(text)}" for text in value["notes"]]
 
 
 def _check_plot(plot: Path | None, document: int | None, sample: int | None) -> None:

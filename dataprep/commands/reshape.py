@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 NewOption = Annotated[
     str, typer.Option("--output", "-o", metavar="NEW", help="The new prefix: a path without .bin and .idx.")
 ]
+MOST_SHOWN = 20
+"""New pairs of which a person is told the counts."""
+
 PrefixArgument = Annotated[str, typer.Argument(help="Path without .bin and .idx.")]
 
 
@@ -94,7 +97,9 @@ def _show(made: list[Made], quiet: bool, as_json: bool, value: object) -> None:
         print_json(value)
         return
     if not quiet:
-        for each in made:
+        for each in made[:MOST_SHOWN]:
             (entry,) = each.manifest.prefixes
             note(f"{entry.name}: {entry.num_documents:,} documents, {entry.num_tokens:,} tokens ({entry.dtype})")
+        if made[MOST_SHOWN:]:
+            note(f"... and {len(made) - MOST_SHOWN:,} more")
     print_lines(each.prefix for each in made)

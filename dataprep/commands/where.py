@@ -33,6 +33,8 @@ def where(
 ) -> None:
     """Name the source file and record of a document, or of every document in a sample that Megatron trains on.
 
+    Exit code 0 if all of them are known, 1 if one is not.
+
     Example: dataprep where data/sample-sample-1a2b3c4d/sample_text_document --document 3
 
     Example: dataprep where data/sample-sample-1a2b3c4d/sample_text_document --sample 17 --seq-length 4096
@@ -45,6 +47,8 @@ def where(
         value = excerpts.where(prefix, document, sample, sampling, watcher)
     if as_json:
         print_json(value)
-        return
-    note(views.drawn(value) if "sampling" in value else "")
-    print_lines(views.where(value))
+    else:
+        note(views.drawn(value) if "sampling" in value else "")
+        print_lines(views.where(value))
+    if any(entry["source"] is None for entry in value["documents"]):
+        raise typer.Exit(1)

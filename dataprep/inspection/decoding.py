@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -50,6 +51,11 @@ class Decoder:
             else:
                 parts += [str(self._token(number)) if kind == "special" else f"<{number}>" for number in run]
         return "".join(parts)
+
+    def num_unknown(self, ids: Sequence[int]) -> int:
+        """How many of these tokens the tokenizer does not have."""
+        counts = Counter(ids)
+        return sum(count for number, count in counts.items() if self._kind(number) == "unknown")
 
     def piece(self, number: int) -> str:
         """The text of one token, as it reads in the middle of a line."""

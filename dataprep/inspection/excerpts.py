@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dataprep.errors import FormatError, SpecError
+from dataprep.errors import DataprepError, FormatError, SpecError
 from dataprep.inspection.decoding import Decoder
 from dataprep.inspection.lengths import document_ends
 from dataprep.inspection.pairs import check_ids, definition_of, open_pair
 from dataprep.inspection.provenance import source_of, trace
-from dataprep.manifest import manifest_of
+from dataprep.manifest import is_of, manifest_of, readable_manifest
 from dataprep.samples import SampleOrder
 
 if TYPE_CHECKING:
@@ -29,18 +29,31 @@ MOST_TOKENS = 1 << 24
 """Tokens that are decoded at once: a gigabyte of memory."""
 
 
-def _decoder(pair: IndexedDataset, tokenizer: str | None) -> tuple[Decoder, Manifest | None]:
-    """What decodes a pair, and its manifest; one that cannot be read does no harm where a tokenizer is named."""
-    try:
-        manifest = manifest_of(pair.prefix)
-    except FormatError:
-        if tokenizer is None:
-            raise
-        manifest = None
-    definition = definition_of(manifest, tokenizer)
+def _decoder(pair: IndexedDataset, tokenizer: str | None, notes: list[str]) -> tuple[Decoder | None, Manifest | None]:
+    """What decodes a pair, and its manifest; what is missing is noted, unless it was named.
+
+    Raises:
+        SpecError: no such tokenizer.
+    """
+    manifest, why = readable_manifest(pair.prefix)
+    if tokenizer is not None:
+        definition = definition_of(None, tokenizer)
+    else:
+        try:
+            definition = definition_of(manifest, None)
+        except DataprepError as error:
+            definition, why = None, str(error)
     if definition is None:
-        raise SpecError(f"{pair.prefix} has no manifest that names its tokenizer; give one with --tokenizer")
+        why = why or f"{pair.prefix} has no manifest that names its tokenizer"
+        notes.append(f"only ids are shown: {why}; to decode them, give a tokenizer with --tokenizer")
+        return None, manifest
     return Decoder(definition), manifest
+
+
+def _note_unknown(decoder: Decoder | None, ids: list[int], notes: list[str]) -> None:
+    unknown = decoder.num_unknown(ids) if decoder is not None else 0
+    if unknown:
+        notes.append(f"{unknown:,} of {len(ids):,} tokens are not in the tokenizer's vocabulary; is it another's?")
 
 
 def document(prefix: str | Path, number: int, tokenizer: str | None = None) -> dict[str, Any]:
@@ -51,29 +64,57 @@ def document(prefix: str | Path, number: int, tokenizer: str | None = None) -> d
         number: document number from 0.
         tokenizer: a shipped name, a folder or a file; None: the one the manifest names.
 
+    Returns:
+        ``text``: None where no tokenizer is known. ``sound``: whether the pair's index and size leave no doubt, as far
+        as that shows at its end and at this document, that these are the document's tokens. ``notes``: what a person
+        should know besides. ``source``: see `provenance.source_of`, if it is known.
+
     Raises:
-        SpecError: no such document, or no tokenizer to decode with.
+        SpecError: no such document or tokenizer.
         FormatError: not a readable pair.
     """
-    pair = open_pair(prefix)
+    pair, notes = open_pair(prefix), list[str]()
     _check_number(pair, number)
     check_ids(pair)
     _check_size(pair, number)
-    decoder, manifest = _decoder(pair, tokenizer)
+    sound = _is_sound(pair, number)
+    if not sound:
+        notes.append(
+            "the index is broken, or of another .bin: these may be tokens of other documents; run: dataprep verify "
+            f"{pair.prefix}"
+        )
+    decoder, manifest = _decoder(pair, tokenizer, notes)
     ids = pair.document(number).tolist()
-    result: dict[str, Any] = {
+    _note_unknown(decoder, ids, notes)
+    source = None
+    if manifest is not None and is_of(manifest, pair.prefix):
+        source = source_of(manifest, number)
+    elif manifest is not None:
+        notes.append(f"no source is known: the manifest is of other files; run: dataprep verify {pair.prefix}")
+    return {
         "document": number,
         "num_tokens": len(ids),
         "ids": ids,
-        "text": decoder.text(ids),
+        "text": decoder.text(ids) if decoder is not None else None,
+        "sound": sound,
+        "notes": notes,
+        **({"source": source} if source is not None else {}),
     }
-    source = source_of(manifest, number) if manifest is not None else None
-    return result | ({"source": source} if source is not None else {})
 
 
 def decode(prefix: str | Path, document: int, tokenizer: str | None = None) -> str:
-    """The text of one document; see `document`."""
-    return str(_document(prefix, document, tokenizer)["text"])
+    """The text of one document; see `document`.
+
+    Raises:
+        SpecError: no such document, or no tokenizer to decode with.
+        FormatError: not a sound pair.
+    """
+    value = _document(prefix, document, tokenizer)
+    if not value["sound"]:
+        raise FormatError(f"document {document}: {value['notes'][0]}")
+    if value["text"] is None:
+        raise SpecError(value["notes"][0])
+    return str(value["text"])
 
 
 _document = document
@@ -93,17 +134,19 @@ def sample(
 
     Returns:
         ``pieces``, in their order, each with its document and sequence, its first token in that sequence, its ids and
-        its text. All ids together are ``seq_length`` + 1: inputs all but the last, labels all but the first.
+        its text, None where no tokenizer is known. All ids together are ``seq_length`` + 1: inputs all but the last,
+        labels all but the first. ``notes``: what a person should know besides.
 
     Raises:
-        SpecError: no such sample, no tokenizer, or a training that Megatron would not begin.
+        SpecError: no such sample or tokenizer, or a training that Megatron would not begin.
         FormatError: not a readable pair.
     """
     if sampling.seq_length > MOST_TOKENS:
         raise SpecError(f"--seq-length {sampling.seq_length}: samples of up to {MOST_TOKENS} tokens are decoded")
     pair = open_pair(prefix)
     check_ids(pair)
-    decoder, _ = _decoder(pair, tokenizer)
+    notes: list[str] = []
+    decoder, _ = _decoder(pair, tokenizer, notes)
     order = _order(pair, sampling, watcher)
     found = order.pieces(number)
     documents = _documents(pair, found)
@@ -119,10 +162,11 @@ def sample(
                 "num_tokens": count,
                 "num_sequence_tokens": len(tokens),
                 "ids": ids,
-                "text": decoder.text(ids),
+                "text": decoder.text(ids) if decoder is not None else None,
             }
         )
-    return {**_drawn(number, order, sampling), "pieces": pieces}
+    _note_unknown(decoder, [number for piece in pieces for number in piece["ids"]], notes)
+    return {**_drawn(number, order, sampling), "pieces": pieces, "notes": notes}
 
 
 def where(
@@ -146,7 +190,7 @@ def where(
 
     Raises:
         SpecError: no such document or sample, or no manifest.
-        FormatError: not a readable pair, or a damaged manifest.
+        FormatError: not a readable pair, or a damaged manifest, or one of other files.
     """
     if (document is None) == (sample is None) or (sample is not None and sampling is None):
         raise SpecError("where: expected a document, or a sample and the sequence length of the training")
@@ -184,6 +228,19 @@ def _drawn(number: int, order: SampleOrder, sampling: Sampling) -> dict[str, Any
 def _check_number(pair: IndexedDataset, number: int) -> None:
     if not 0 <= number < pair.num_documents:
         raise SpecError(f"document {number}: {pair.prefix} holds documents 0 to {pair.num_documents - 1}")
+
+
+def _is_sound(pair: IndexedDataset, number: int) -> bool:
+    """Whether sequences fill the ``.bin``, and those of one document lie end to end: a look, not the whole index."""
+    bounds, lengths, pointers = pair.document_indices, pair.sequence_lengths, pair.sequence_pointers
+    if bounds[0] or bounds[-1] != len(pair):
+        return False
+    first, last = int(bounds[number]), int(bounds[number + 1])
+    for start, stop in ((max(0, first - 1), min(last + 1, len(pair))), (max(0, len(pair) - 1), len(pair))):
+        ends = pointers[start:stop] + lengths[start:stop].astype(np.int64) * pair.dtype.itemsize
+        if not np.array_equal(ends[:-1], pointers[start + 1 : stop]):
+            return False
+    return bool((pointers[-1] + int(lengths[-1]) * pair.dtype.itemsize if len(pair) else 0) == pair.tokens.nbytes)
 
 
 def _check_size(pair: IndexedDataset, number: int) -> None:

@@ -19,7 +19,7 @@ from dataprep.inspection import census
 from dataprep.inspection.decoding import Decoder
 from dataprep.inspection.lengths import LengthCounts, document_ends
 from dataprep.layout import find_prefix
-from dataprep.manifest import DatasetManifest, manifest_of
+from dataprep.manifest import DatasetManifest, is_of, manifest_of
 from dataprep.watcher import Progress, Silent
 
 if TYPE_CHECKING:
@@ -266,8 +266,8 @@ def examine(
             f"sentence-level: {len(pair):,} sequences in {pair.num_documents:,} documents; GPT training ignores "
             "documents, and shuffles and packs the sequences one by one"
         )
-    if manifest is not None and not _speaks_of(manifest, pair):
-        notes.append(f"the manifest speaks of other files; run: dataprep verify {pair.prefix}")
+    if manifest is not None and not is_of(manifest, pair.prefix):
+        notes.append(f"the manifest is of other files; run: dataprep verify {pair.prefix}")
     found = census.take(pair, watcher) if level == "tokens" else None
     if found is not None and found.repeats.num_compared < pair.num_documents:
         notes.append(f"repeated documents were looked for among the first {found.repeats.num_compared:,}")
@@ -292,11 +292,6 @@ def _watched(pair: IndexedDataset, watcher: Watcher) -> Iterator[Offsets]:
     for lengths in document_lengths(pair):
         yield lengths
         watcher(Progress(source_bytes=size * len(lengths) // pair.num_documents))
-
-
-def _speaks_of(manifest: Manifest, pair: IndexedDataset) -> bool:
-    counts = {(entry.num_documents, entry.num_sequences, entry.num_tokens) for entry in manifest.prefixes}
-    return (pair.num_documents, len(pair), pair.num_tokens) in counts
 
 
 def _at(table: npt.NDArray[np.int64], number: int) -> int:

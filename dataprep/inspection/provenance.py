@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import FormatError, SpecError
-from dataprep.manifest import DatasetManifest
+from dataprep.manifest import DatasetManifest, is_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ def trace(prefix: Path, manifest: Manifest | None, numbers: Sequence[int]) -> li
 
     Raises:
         SpecError: no manifest.
-        FormatError: one that knows fewer documents.
+        FormatError: one of other files, or a damaged one.
     """
     if manifest is None:
         raise SpecError(
@@ -57,9 +57,8 @@ def trace(prefix: Path, manifest: Manifest | None, numbers: Sequence[int]) -> li
             f"it makes: manifest.json in a dataset's folder, {prefix.name}.manifest.json beside a merged or repaired "
             f"pair; copy it along with the .bin and .idx. What document N says: dataprep inspect {prefix} --document N"
         )
-    known = max((entry.num_documents for entry in manifest.prefixes), default=0)
-    if any(number >= known for number in numbers):
-        raise FormatError(f"{prefix}: the manifest knows {known} documents; run: dataprep verify {prefix}")
+    if not is_of(manifest, prefix):
+        raise FormatError(f"{prefix}: the manifest beside it is of other files; run: dataprep verify {prefix}")
     try:
         return [
             {"document": number, "source": source_of(manifest, number), **_input(manifest, number)}

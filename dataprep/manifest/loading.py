@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dataprep.errors import FormatError, SpecError
+from dataprep.indexed import bin_path, idx_path, read_header
 from dataprep.layout import pair_manifest
 from dataprep.manifest.datasets import DatasetManifest
 from dataprep.manifest.pairs import PairManifest
@@ -44,6 +45,33 @@ def manifest_of(prefix: Path) -> Manifest | None:
     else:
         manifest = _model(DatasetManifest, value, path)
     return manifest if prefix.name in {entry.name for entry in manifest.prefixes} else None
+
+
+def readable_manifest(prefix: Path) -> tuple[Manifest | None, str]:
+    """The manifest of a pair, and why it cannot be read if it cannot."""
+    try:
+        return manifest_of(prefix), ""
+    except FormatError as error:
+        return None, str(error)
+
+
+def is_of(manifest: Manifest, prefix: Path) -> bool:
+    """Whether a pair has the dtype, the counts and the file sizes that its manifest states: quickly told, no proof.
+
+    Raises:
+        FormatError: the pair cannot be read.
+    """
+    header = read_header(idx_path(prefix))
+    try:
+        sizes = bin_path(prefix).stat().st_size, idx_path(prefix).stat().st_size
+    except OSError as error:
+        raise FormatError(f"cannot read {error.filename}: {error.strerror}") from error
+    found = (header.dtype.name, header.num_boundaries - 1, header.num_sequences, *sizes)
+    return any(
+        found == (e.dtype, e.num_documents, e.num_sequences, e.files.bin_bytes, e.files.idx_bytes)
+        for e in manifest.prefixes
+        if e.name == prefix.name
+    )
 
 
 def load_manifest(path: Path) -> DatasetManifest:

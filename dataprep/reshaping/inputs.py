@@ -16,15 +16,16 @@ import numpy as np
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import Index, IndexedDataset, bin_path, idx_path, read_header
 from dataprep.layout import find_prefixes
-from dataprep.manifest import DatasetManifest, eod_of, manifest_of
-from dataprep.reshaping.selections import Run
+from dataprep.manifest import DatasetManifest, eod_of, readable_manifest
+from dataprep.reshaping.selections import Run, read_documents
 from dataprep.stages.verify import verify
+from dataprep.storage import checksum
 from dataprep.watcher import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-    from dataprep.manifest import Manifest
+    from dataprep.manifest import Manifest, PairFiles
     from dataprep.specs import Recipe
     from dataprep.watcher import Watcher
 
@@ -34,7 +35,7 @@ NUM_NAMED = 5
 """Pairs that a message names; of more it says how many."""
 
 NUM_ENDS = 100
-"""Sequences whose last ids tell the EOD of a pair without a manifest: they lie at the start of its file."""
+"""Documents whose last ids tell the EOD of a pair without a manifest: they lie at the start of its file."""
 
 HARMLESS = {"no-tokens", "too-many", "cache-stale", "cache-damaged"}
 """Errors that a pair may have and still be an input: they are of training on it as it is."""
@@ -85,11 +86,8 @@ class Input:
     @property
     def bin_checksum(self) -> str | None:
         """Of the whole ``.bin``, where a manifest states it."""
-        if self.manifest is None:
-            return None
-        return next(
-            (entry.files.bin_checksum for entry in self.manifest.prefixes if entry.name == self.prefix.name), None
-        )
+        files = _files(self.prefix, self.manifest)
+        return files.bin_checksum if files is not None else None
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:
@@ -99,8 +97,14 @@ class Input:
         return (self.manifest.recipe,) if isinstance(self.manifest, DatasetManifest) else self.manifest.recipes
 
 
+def _files(prefix: Path, manifest: Manifest | None) -> PairFiles | None:
+    """What the manifest of a pair states of its two files."""
+    entries = manifest.prefixes if manifest is not None else ()
+    return next((entry.files for entry in entries if entry.name == prefix.name), None)
+
+
 def open_inputs(prefixes: Sequence[Path], watcher: Watcher) -> list[Input]:
-    """Prove the index of every pair, and see that they go together.
+    """Prove the index of every pair, also to be that of its manifest, and see that they go together.
 
     A manifest that cannot be read is a warning: it may be another program's.
 
@@ -113,10 +117,10 @@ def open_inputs(prefixes: Sequence[Path], watcher: Watcher) -> list[Input]:
     watcher.stage("check the inputs", sum(sizes))
     for prefix, size in zip(prefixes, sizes, strict=True):
         watcher(Progress(source_bytes=size))
-        problem = _problem(prefix)
+        manifest, why = readable_manifest(prefix)
+        problem = _problem(prefix) or _claim_problem(prefix, manifest)
         if problem is None:
             dtype: Literal["uint16", "int32"] = "uint16" if read_header(idx_path(prefix)).code == 8 else "int32"
-            manifest, why = readable_manifest(prefix)
             unreadable[why] = None
             inputs.append(Input(prefix, manifest, dtype, Run.of(prefix)))
         else:
@@ -132,6 +136,7 @@ def open_inputs(prefixes: Sequence[Path], watcher: Watcher) -> list[Input]:
     _check_dtypes(inputs)
     _check_conventions(inputs)
     _compare_eods(inputs)
+    _compare_sequences(inputs)
     return inputs
 
 
@@ -140,14 +145,6 @@ def _idx_bytes(prefix: Path) -> int:
         return idx_path(prefix).stat().st_size
     except OSError:
         return 0  # it is broken, which is said later
-
-
-def readable_manifest(prefix: Path) -> tuple[Manifest | None, str]:
-    """The manifest of a pair, and why it cannot be read if it cannot."""
-    try:
-        return manifest_of(prefix), ""
-    except FormatError as error:
-        return None, str(error)
 
 
 def _problem(prefix: Path) -> str | None:
@@ -166,12 +163,20 @@ def _problem(prefix: Path) -> str | None:
     return None
 
 
-def index_problem(prefix: Path) -> str | None:
+def _claim_problem(prefix: Path, manifest: Manifest | None) -> str | None:
+    """Whether the manifest is of another index of the same size: documents in another order have one."""
+    files = _files(prefix, manifest)
+    if files is None or checksum(idx_path(prefix)) == files.idx_checksum:
+        return None
+    return "manifest: the .idx is not what its manifest says: it is damaged, or the manifest is of other files"
+
+
+def index_problem(prefix: Path, harmless: Collection[str] = frozenset(HARMLESS)) -> str | None:
     """What is wrong with an index or the sizes of a pair, None if nothing is; a pair of nothing is right."""
     if _is_empty(prefix):
         return None
     for problem in verify(idx_path(prefix), level="index").errors:
-        if problem.code not in HARMLESS:
+        if problem.code not in harmless:
             return f"{problem.code}: {problem.message}"
     return None
 
@@ -248,11 +253,25 @@ def _compare_eods(inputs: Sequence[Input]) -> None:
         log.warning("warning: the documents of the inputs do not end alike: %s", "; ".join(ways))
 
 
+def _compare_sequences(inputs: Sequence[Input]) -> None:
+    """Warn where the documents of some inputs are cut into sentences, and those of others are not."""
+    groups: dict[bool, list[Path]] = {}
+    for each in inputs:
+        if each.run.num_bytes:
+            groups.setdefault(each.run.num_sequences > each.run.num_documents, []).append(each.prefix)
+    if len(groups) > 1:
+        log.warning(
+            "warning: some inputs have several sequences in a document (%s), and others have not (%s). GPT training "
+            "takes each sequence for a document; to join those of one: dataprep repair %s --output NEW --documents",
+            *(named(groups[True]), named(groups[False]), groups[True][0]),
+        )
+
+
 def _likely_eod(prefix: Path) -> int | None:
-    """The id that ends more than half of the first sequences, if there is one."""
+    """The id that ends more than half of the first documents, if there is one."""
     pair = IndexedDataset(prefix)
-    lengths = pair.sequence_lengths[:NUM_ENDS]
-    ends = np.cumsum(lengths, dtype=np.int64)[lengths > 0] - 1
+    _, _, places = read_documents(pair.index, 0, min(NUM_ENDS, pair.num_documents))
+    ends = places[1:][np.diff(places) > 0] - 1
     ids, counts = np.unique(pair.tokens[ends], return_counts=True)
     return int(ids[counts.argmax()]) if len(ids) and counts.max() * 2 > len(ends) else None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from dataprep.manifest import DatasetManifest, PairManifest, Part
 
@@ -33,13 +33,22 @@ class Lineage:
         self.recipes: list[Recipe] = []
         self._numbers: dict[str, int] = {}
 
+    @classmethod
+    def of(cls, prefix: Path, manifest: Manifest | None, ranges: Iterable[tuple[int, int]]) -> Self:
+        """The parts of one pair alone, see `add`."""
+        lineage = cls()
+        lineage.add(prefix, manifest, ranges)
+        return lineage
+
     def add(self, prefix: Path, manifest: Manifest | None, ranges: Iterable[tuple[int, int]]) -> None:
         """Documents [start, stop) of a pair, some times; of one that was made from others, as what it was made of."""
         if isinstance(manifest, PairManifest):
             self._add_parts(manifest, ranges)
             return
         recipe = self._number(manifest.recipe) if manifest is not None else None
-        spans = manifest.provenance if manifest is not None else ()
+        # What was dealt out to partitions is no run length any more: the input says where its documents are from.
+        dealt = manifest is not None and manifest.preprocess is not None and manifest.preprocess.partitions > 1
+        spans = manifest.provenance if manifest is not None and not dealt else ()
         for start, stop in ranges:
             provenance = tuple(_between(spans, start, stop))
             self._append(
@@ -95,6 +104,36 @@ class Lineage:
                 "provenance": last.provenance + part.provenance[seen:],
             }
         )
+
+
+class Holdings:
+    """Collects which documents pairs hold, to find those that several of them hold, or one of them several times."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[tuple[str, str], list[tuple[int, int, Path]]] = {}
+
+    def add(self, prefix: Path, lineage: Lineage) -> None:
+        """A pair, and what all of its documents are."""
+        for part in lineage.parts:
+            if part.drawn_from is None:  # else nobody knows which they are
+                digest = lineage.recipes[part.recipe].digest if part.recipe is not None else ""
+                # one recipe makes the same documents wherever it is run, and numbers them alike
+                key = digest, "" if part.provenance else part.prefix
+                self._ranges.setdefault(key, []).append((part.start, part.start + part.num_documents, prefix))
+
+    def repeats(self) -> tuple[int, list[Path]]:
+        """How many documents are held once more than needed, and the pairs that hold them."""
+        prefixes: dict[Path, None] = {}
+        count = 0
+        for ranges in self._ranges.values():
+            end, holder = -1, None
+            for start, stop, prefix in sorted(ranges, key=lambda each: each[:2]):
+                if holder is not None and start < end and start < stop:
+                    count += min(stop, end) - start
+                    prefixes |= {holder: None, prefix: None}
+                if stop > end:
+                    end, holder = stop, prefix
+        return count, list(prefixes)
 
 
 def _follows(part: Part, last: Part) -> bool:

@@ -48,13 +48,15 @@ def output_prefix(text: str | Path) -> Path:
     What a maker that died has left there goes first: it would pass for a pair of somebody.
 
     Raises:
-        SpecError: it names a folder.
+        SpecError: it names a folder, or nothing.
         BusyError: another process makes pairs of this name.
     """
     path = Path(text)
+    if not str(text):
+        raise SpecError("--output is empty; name the new pair, as in data/merged")
     if path.suffix in (".bin", ".idx"):
         path = path.with_suffix("")
-    if not path.name or (path.is_dir() and not _caches(path).exists()):
+    if str(text).endswith(os.sep) or not path.name or (path.is_dir() and not _caches(path).exists()):
         raise SpecError(f"--output {text} is a folder; name the pair in it, as in {path / 'merged'}")
     _clear_others(path)
     return path

@@ -11,6 +11,7 @@ else to the input itself, read once more.
 from __future__ import annotations
 
 import glob
+import logging
 import os
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,8 +26,8 @@ from dataprep.inspection import length_summary
 from dataprep.layout import find_prefix
 from dataprep.manifest import PairManifest
 from dataprep.reshaping.draws import Draw
-from dataprep.reshaping.inputs import check_sequences, find_inputs, open_inputs
-from dataprep.reshaping.lineage import Lineage
+from dataprep.reshaping.inputs import check_sequences, find_inputs, named, open_inputs
+from dataprep.reshaping.lineage import Holdings, Lineage
 from dataprep.reshaping.making import Copied, Outputs, check_free, entry_of, output_prefix
 from dataprep.reshaping.parting import Places, by_documents, by_fractions, by_tokens, shares_of
 from dataprep.reshaping.selections import Drawn, Run, document_lengths, steps, stretches, told, write_pair
@@ -36,8 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from fractions import Fraction
 
+    from dataprep.reshaping.inputs import Input
     from dataprep.reshaping.selections import Selection
     from dataprep.watcher import Watcher
+
+log = logging.getLogger(__name__)
 
 MAX_SEQUENCES = 2**31 - 1
 """Of one pair: Megatron's sample index is int32 (Megatron-LM#1056)."""
@@ -111,8 +115,12 @@ def merge(prefixes: str | Path | Sequence[str | Path], output: str | Path, watch
     check_sequences((each.run for each in inputs), MAX_SEQUENCES)
     options = {"inputs": [os.path.abspath(path) for path in paths]}
     plan = _Plan(new, inputs[0].dtype, tuple(each.run for each in inputs), options)
+    holdings = Holdings()
     for each in inputs:
-        plan.lineage.add(Path(os.path.abspath(each.prefix)), each.manifest, [(0, each.run.num_documents)])
+        origin, ranges = Path(os.path.abspath(each.prefix)), [(0, each.run.num_documents)]
+        plan.lineage.add(origin, each.manifest, ranges)
+        holdings.add(each.prefix, Lineage.of(origin, each.manifest, ranges))
+    _warn_of_repeats(holdings)
 
     def expected(_: list[str | None]) -> list[str]:
         unstated = [each for each in inputs if each.bin_checksum is None]
@@ -177,8 +185,7 @@ def split(
     def expected(_: list[str | None]) -> list[str]:
         watcher.stage("read again", source.run.num_bytes)
         found, whole = stretches(path, [run.last_byte for run in parts], watcher)
-        if source.bin_checksum not in (None, whole):
-            raise FormatError(f"{bin_path(path)} is not what its manifest says; run: dataprep verify {path}")
+        _check_whole(source, whole)
         return found
 
     return _make("split", new, plans, expected, watcher)
@@ -200,7 +207,7 @@ def sample(
 
     Raises:
         SpecError: there are not so many, none that was drawn holds a token, or the output is there already.
-        FormatError: the input is broken.
+        FormatError: the input is broken, or is not what its manifest says.
         OutputError: no room, or what was written is not what was read. In all cases nothing has the new name.
     """
     watcher = watcher or Silent()
@@ -223,10 +230,30 @@ def sample(
         plan.lineage.add_drawn(Path(os.path.abspath(path)), source.manifest, documents, total)
 
     def expected(copied: list[str | None]) -> list[str]:
+        if source.bin_checksum is not None:  # it says where the documents are from, so it has to be of these
+            watcher.stage("read again", source.run.num_bytes)
+            _check_whole(source, stretches(path, [source.run.num_bytes], watcher)[1])
         return [checksum for checksum in copied if checksum is not None]
 
     (made,) = _make("sample", new, [plan], expected, watcher)
     return made
+
+
+def _warn_of_repeats(holdings: Holdings) -> None:
+    count, prefixes = holdings.repeats()
+    if count:
+        log.warning(
+            "warning: %s %s, by what the manifests say, from the same records: in %s. Leave some of them out, unless "
+            "this is meant; a glob may have matched what an earlier merge made",
+            *(f"{count:,}", "document comes twice" if count == 1 else "documents come twice", named(prefixes)),
+        )
+
+
+def _check_whole(source: Input, found: str) -> None:
+    if source.bin_checksum not in (None, found):
+        raise FormatError(
+            f"{bin_path(source.prefix)} is not what its manifest says; run: dataprep verify {source.prefix}"
+        )
 
 
 def _check_name(new: Path, inputs: Sequence[Path]) -> None:
