@@ -214,7 +214,7 @@ def _stretches(manifest: Manifest) -> list[Stretch]:
         return [Stretch(manifest.recipe, span, 0, span.num_documents, span.first_document) for span in spans]
     found, document = [], 0
     for part in manifest.parts:
-        for span in part.provenance if part.recipe is not None else ():
+        for span in part.provenance if part.recipe is not None and part.preprocess is None else ():
             first = max(part.start, span.first_document)
             stop = min(part.start + part.num_documents, span.first_document + span.num_documents)
             if first < stop:

@@ -266,3 +266,12 @@ def test_the_manifest_names_the_final_names_alone(pair, workspace):
     assert MARK not in text
     assert made.manifest.verification["prefix"] == "new"
     assert making.LOCK not in _names(workspace)
+
+
+@pytest.mark.parametrize("name", ["new.tmp-old", "new.tmp-12-0123abcd"])
+def test_a_folder_of_a_person_stays(tmp_path, make_pair, name):
+    pair = make_pair([[1, 2], [3]])
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "thesis.txt").write_text("precious")
+    merge([pair], tmp_path / "new")
+    assert (tmp_path / name / "thesis.txt").read_text() == "precious"

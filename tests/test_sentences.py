@@ -108,6 +108,10 @@ def test_each_sentence_is_a_sequence(request, write_texts, tmp_path, tokenizer, 
     assert dataprep.where(made.prefix, 4)["documents"][0]["source"]["first_row"] == 4
     with pytest.raises(SpecError, match="leads back to no source"):
         dataprep.verify(made.prefix, "source")
+    merged = dataprep.merge([made.prefix], tmp_path / "merged").prefix
+    assert dataprep.where(merged, 4)["documents"][0]["source"]["first_row"] == 4
+    with pytest.raises(SpecError, match="leads back to no source"):
+        dataprep.verify(merged, "source")
     assert make(write_texts(TEXTS), tmp_path / "my", chosen.path, *more).fresh is False
 
 

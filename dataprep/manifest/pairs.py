@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from dataprep.manifest.datasets import Lengths, Prefix, Span, find_span
+from dataprep.manifest.datasets import Lengths, Prefix, Preprocess, Span, find_span
 from dataprep.manifest.units import SCHEMA
 from dataprep.specs import Model, Recipe, TokenizerIdentity, TokenPolicy
 
@@ -21,6 +21,7 @@ class Part(Model):
         provenance: the run lengths of the input that hold them; their documents are the input's.
         drawn_from: where they are no run, but were drawn at random from so many documents of the input, in its order:
             too many to be parts of their own. `start` counts what was drawn then, and nothing says where from.
+        preprocess: what `preprocess` had done to them beside the recipe.
     """
 
     prefix: str
@@ -29,6 +30,7 @@ class Part(Model):
     recipe: int | None = None
     provenance: tuple[Span, ...] = ()
     drawn_from: int | None = None
+    preprocess: Preprocess | None = None
 
 
 class PairManifest(Model):

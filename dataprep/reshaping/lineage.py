@@ -47,12 +47,20 @@ class Lineage:
             return
         recipe = self._number(manifest.recipe) if manifest is not None else None
         # What was dealt out to partitions is no run length any more: the input says where its documents are from.
-        dealt = manifest is not None and manifest.preprocess is not None and manifest.preprocess.partitions > 1
+        beside = manifest.preprocess if manifest is not None else None
+        dealt = beside is not None and beside.partitions > 1
         spans = manifest.provenance if manifest is not None and not dealt else ()
         for start, stop in ranges:
             provenance = tuple(_between(spans, start, stop))
             self._append(
-                Part(prefix=str(prefix), start=start, num_documents=stop - start, recipe=recipe, provenance=provenance)
+                Part(
+                    prefix=str(prefix),
+                    start=start,
+                    num_documents=stop - start,
+                    recipe=recipe,
+                    provenance=provenance,
+                    preprocess=beside,
+                )
             )
 
     def _add_parts(self, manifest: PairManifest, ranges: Iterable[tuple[int, int]]) -> None:
@@ -137,7 +145,8 @@ class Holdings:
 
 
 def _follows(part: Part, last: Part) -> bool:
-    same = (part.prefix, part.recipe, part.drawn_from) == (last.prefix, last.recipe, last.drawn_from)
+    names = ("prefix", "recipe", "drawn_from", "preprocess")
+    same = all(getattr(part, name) == getattr(last, name) for name in names)
     return same and part.start == last.start + last.num_documents
 
 

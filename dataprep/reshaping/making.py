@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import re
 import secrets
 import shutil
 from dataclasses import dataclass
@@ -62,9 +63,13 @@ def output_prefix(text: str | Path) -> Path:
     return path
 
 
+OWN = re.compile(re.escape(MARK) + r"\d+-[0-9a-f]{8}$")
+"""How the name of a maker's folder ends; what only begins like one may be a person's."""
+
+
 def _clear_others(name: Path, own: Path | None = None) -> None:
     for folder in sorted(name.parent.glob(f"{glob.escape(name.name)}{MARK}*")):
-        if folder.is_dir() and folder != own:
+        if folder != own and OWN.search(folder.name) and (folder / LOCK).is_file():
             with hold(folder / LOCK):
                 _take_back(folder)
 
