@@ -119,7 +119,8 @@ def _check_ids(sound: Sound, tally: Tally, known: Known, report: Report) -> None
                 "dtype-band",
                 Place(str(sound.index.path), 17),
                 f"uint16 with ids up to {tally.largest}: for vocabularies of {BAND[0]} and more Megatron writes int32, "
-                "so another tool wrote this, or dtype code or byte order are wrong; say --vocab-size",
+                "so another tool wrote this, or dtype code or byte order are wrong",
+                "dataprep verify {prefix} --vocab-size N; it tells whether the ids fit",
             )
         return
     place, size = place_of(sound, tally.first_over), known.vocab_size
