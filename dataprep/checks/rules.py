@@ -36,6 +36,7 @@ _TAIL = (
 _REBUILD = "build the dataset again"
 _COPY = "copy both files again from where they were written, or build the dataset again"
 _PLAIN = "where they are not meant: build the dataset again, with --set policy.special_text=plain"
+_UNREAD = "reads neither; nothing is known to be wrong"
 _JOINS = "lets documents run into each other; --reset-position-ids and --eod-mask-loss do nothing there"
 
 RULES: dict[str, Rule] = {
@@ -129,5 +130,15 @@ RULES: dict[str, Rule] = {
     "manifest": Rule("error", "trains on other data than was published", _COPY),
     "manifest-unreadable": Rule("warning", "does not read it", "update dataprep, or remove the file"),
     "shard": Rule("error", "trains on other data than was tokenized", _REBUILD),
+    "source-unknown": Rule("error", _UNREAD, "--level tokens proves what can be proven without the source"),
+    "source-gone": Rule("error", _UNREAD, "put the file back where it was; or --level tokens, which needs no source"),
+    "source-changed": Rule(
+        "error",
+        _UNREAD,
+        "put the file back as it was; or --level tokens, which needs no source; or build the dataset again",
+    ),
+    "tokenizer-gone": Rule(
+        "error", _UNREAD, "dataprep verify {prefix} --level source --tokenizer T, of the same files; or --level tokens"
+    ),
     "source": Rule("error", "trains on other data than the source holds", _REBUILD),
 }
