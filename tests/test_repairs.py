@@ -619,6 +619,16 @@ def mend_parts(damaged, folder):
     return result.prefixes
 
 
+@pytest.mark.parametrize("limit", [2**31 - 1, 30])
+def test_parts_of_an_earlier_split_are_in_the_way(sound, tmp_path, monkeypatch, limit):
+    monkeypatch.setattr("dataprep.repairs.diagnosis.MAX_SEQUENCES", limit)
+    pair([[1, EOD]]).write(tmp_path / "new-00007")
+    pair([[1, EOD]]).write(tmp_path / "new-7")
+
+    with pytest.raises(SpecError, match=r"new-00007\.bin exists"):
+        mend(overflowed(sound), tmp_path)
+
+
 def test_a_split_cuts_between_documents(tmp_path, monkeypatch):
     monkeypatch.setattr("dataprep.repairs.diagnosis.MAX_SEQUENCES", 6)
     documents = [[[1]] * count for count in (1, 3, 0, 2, 3, 3, 0, 1, 2)]
@@ -712,11 +722,12 @@ def test_another_sound_index_than_the_published_one_is_refused(copied, tmp_path)
     bounds = pair.document_indices.copy()
     bounds[1] = 1 - bounds[1]
     damage(copied.with_suffix(".idx"), first, bounds.tobytes())
-    with pytest.raises(FormatError, match="manifest"):
-        repair(copied, tmp_path / "new")
+    for wanted in (Wanted(), Wanted(documents=True), Wanted(dtype="int32")):
+        with pytest.raises(FormatError, match=r"manifest: the \.idx is sound.*move the manifest away"):
+            repair(copied, tmp_path / "new", wanted)
 
     damage(copied.with_suffix(".idx"), 34 + 4 * len(pair), struct.pack("<q", -7))
-    with pytest.raises(FormatError, match="would not be the one that was published"):
+    with pytest.raises(FormatError, match="would not be the one that was published; move the manifest away"):
         repair(copied, tmp_path / "new")
     assert not list(tmp_path.glob("new*"))
 

@@ -214,6 +214,17 @@ def test_any_flipped_bit_is_found_with_the_manifest(copy):
     assert verify(copy).ok
 
 
+def test_a_manifest_of_other_files_is_one_problem(copy, pair):
+    for place in (bin_, idx):
+        shutil.copy(place(pair), place(copy))
+
+    (problem,) = (problem for problem in verify(copy).problems if problem.code == "manifest")
+
+    assert problem.message.startswith("the manifest is of other files: documents: expected 298, found 3; sequences: ")
+    assert all(name in problem.message for name in ("; tokens: ", "; dtype: ", "; .bin: ", "; .idx: "))
+    assert problem.fix.startswith("move the manifest away")
+
+
 def test_an_id_outside_the_vocabulary_is_an_error(copy):
     patch(bin_(copy), 0, struct.pack("<H", 8192))
 

@@ -35,6 +35,7 @@ _TAIL = (
 )
 _REBUILD = "build the dataset again"
 _COPY = "copy both files again from where they were written, or build the dataset again"
+_OTHER = "move the manifest away, if it is of another pair; else copy both files again from where they were written"
 _PLAIN = "where they are not meant: build the dataset again, with --set policy.special_text=plain"
 _UNREAD = "reads neither; nothing is known to be wrong"
 _JOINS = "lets documents run into each other; --reset-position-ids and --eod-mask-loss do nothing there"
@@ -127,7 +128,7 @@ RULES: dict[str, Rule] = {
     "tokenizer-files": Rule(
         "warning", "trains on ids of another tokenizer without a word, if they differ", "compare: --level source"
     ),
-    "manifest": Rule("error", "trains on other data than was published", _COPY),
+    "manifest": Rule("error", "trains on other data than was published", _OTHER),
     "manifest-unreadable": Rule("warning", "does not read it", "update dataprep, or remove the file"),
     "shard": Rule("error", "trains on other data than was tokenized", _REBUILD),
     "source-unknown": Rule("error", _UNREAD, "--level tokens proves what can be proven without the source"),
