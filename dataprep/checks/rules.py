@@ -37,7 +37,7 @@ _REBUILD = "build the dataset again"
 _COPY = "copy both files again from where they were written, or build the dataset again"
 _OTHER = "move the manifest away, if it is of another pair; else copy both files again from where they were written"
 _PLAIN = "where they are not meant: build the dataset again, with --set policy.special_text=plain"
-_UNREAD = "reads neither; nothing is known to be wrong"
+_UNREAD = "reads no source; nothing is known to be wrong with the pair"
 _JOINS = "lets documents run into each other; --reset-position-ids and --eod-mask-loss do nothing there"
 
 RULES: dict[str, Rule] = {
