@@ -253,10 +253,14 @@ def find_prefix(text: str | Path) -> Path:
     return found[0]
 
 
-def find_prefixes(text: str | Path) -> list[Path]:
+def find_prefixes(text: str | Path, below: bool = False) -> list[Path]:
     """The same, but of a folder, and of whatever a glob matches, all pairs, in the order of their names.
 
     A pair may lack one of its files. What is half-made, or hidden, is left out.
+
+    Args:
+        text: what the person says.
+        below: of a folder without pairs, all datasets in it: the pairs in its folders, each once, whatever links to it.
 
     Raises:
         SpecError: no such pair, or none in a folder or of a glob.
@@ -269,7 +273,10 @@ def find_prefixes(text: str | Path) -> list[Path]:
     if path.is_dir():
         if found := _prefixes(path.iterdir()):
             return found
-        raise SpecError(f"{path} is a folder without indexed pairs")
+        if below and (found := [prefix for folder in _datasets(path) for prefix in _prefixes(folder.iterdir())]):
+            return found
+        inside = [Path(entry.name) for entry in sorted(path.iterdir())]
+        raise SpecError(f"{path} is a folder without indexed pairs; it holds {_some(inside) or 'nothing'}")
     if path.suffix in (".bin", ".idx"):
         path = path.with_suffix("")
         if _lies_at(path):
@@ -281,6 +288,16 @@ def find_prefixes(text: str | Path) -> list[Path]:
     if found := _prefixes([*inside, *matches]):
         return found
     raise SpecError(f"no indexed pair matches {text}")
+
+
+def _datasets(output: Path) -> list[Path]:
+    """The folders in a folder, without links to one another, and without what runs keep there for themselves."""
+    folders = [path for path in sorted(output.iterdir()) if path.is_dir() and path.name not in ("work", "raw")]
+    found: dict[str, Path] = {}
+    for path in sorted(folders, key=Path.is_symlink):
+        if MARK not in path.name and not path.name.startswith("."):
+            found.setdefault(os.path.realpath(path), path)
+    return sorted(found.values())
 
 
 def _prefixes(paths: Iterable[Path]) -> list[Path]:

@@ -9,6 +9,7 @@ A difference is an EncodeError that names the document, the place and both answe
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from dataprep.encoders import Encoder
     from dataprep.indexed import IndexedDataset
     from dataprep.manifest import Manifest, Span
-    from dataprep.specs import Recipe
+    from dataprep.specs import Recipe, SourceFile, TokenizerIdentity
 
 NASTY: tuple[str, ...] = (
     "",
@@ -150,6 +151,18 @@ SPANS = 10
 """How many stretches of the source `recheck` reads, unless they are short: each is a unit's part of one file."""
 
 
+class NotComparedError(SourceError):
+    """A pair cannot be held to its source; that says nothing of the pair.
+
+    Attributes:
+        code: of the problem, see `checks.rules`.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{text}: nothing was compared")
+        self.code = code
+
+
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """Consecutive documents of a pair that lie together in the source.
@@ -166,43 +179,80 @@ class Stretch:
     document: int
 
 
-def recheck(pair: IndexedDataset, manifest: Manifest, sample: int) -> int:
+def recheck(pair: IndexedDataset, manifest: Manifest, sample: int, offered: TokenizerIdentity | None = None) -> int:
     """Encode documents of a pair again, by the reference, from the source files.
 
     Args:
         pair: the pair.
         manifest: its manifest; provenance leads back to the source.
         sample: documents to compare, spread over some stretches of the source, the same ones every time.
+        offered: stands in for the manifest's tokenizer where that is gone and this one's files are the same.
 
     Returns:
         How many were compared.
 
     Raises:
-        SpecError: the manifest does not lead back to any source.
-        SourceError: a source file is gone or changed, or no longer holds the document.
+        NotComparedError: the manifest leads back to no source, or a file of it, or the tokenizer, is gone or changed.
+        SourceError: a source file no longer holds the document.
         EncodeError: the ids differ; the message names the document.
     """
     chosen = _choose_stretches(_stretches(manifest), sample)
     if not chosen:
-        raise SpecError(f"--level source: the manifest of {pair.prefix} leads back to no source; use --level tokens")
+        raise NotComparedError("source-unknown", _why_unknown(manifest))
+    for stretch, _ in chosen:
+        _check_source(stretch.recipe.files[stretch.span.file])
     opened: dict[str, tuple[Definition, Encoder, Encoder]] = {}
     count = 0
     for stretch, number in chosen:
         recipe = stretch.recipe
         key = f"{recipe.tokenizer.identity} {recipe.policy.special_text}"
         if key not in opened:
-            definition = load(recipe.tokenizer)
+            definition = _load(recipe.tokenizer, offered)
             reference = open_reference(definition, recipe.policy.special_text)
             # The engine is only asked which records became documents; it answers 20 times faster.
             engine = open_engine(definition, recipe.policy.special_text, "auto", reference)
             opened[key] = (definition, reference, engine)
         definition, reference, engine = opened[key]
-        check_same(recipe.files[stretch.span.file])
         numbers = random.Random(stretch.document).sample(range(stretch.num_documents), number)
         wanted = np.array(sorted(numbers)) + stretch.first
         documents = _documents(recipe, definition, stretch.span, engine)
         count += _recheck_stretch(pair, stretch, wanted, documents, reference)
     return count
+
+
+def _why_unknown(manifest: Manifest) -> str:
+    if not isinstance(manifest, DatasetManifest) or manifest.preprocess is None:
+        return "the manifest leads back to no source"
+    made = manifest.preprocess
+    options = ["--split-sentences"] if made.lang is not None else []
+    options += ["--partitions"] if made.partitions > 1 else []
+    return f"made by preprocess with {' and '.join(options) or 'texts cut into sentences'}, and not encoded again"
+
+
+def _check_source(file: SourceFile) -> None:
+    if not os.access(file.path, os.R_OK):
+        again = "; `dataprep download` fetches it again" if file.url is not None else ""
+        raise NotComparedError("source-gone", f"the source file {file.path} is gone, or cannot be read{again}")
+    try:
+        check_same(file)
+    except SourceError as error:
+        text = f"the source file {file.path} has changed since the dataset was made"
+        raise NotComparedError("source-changed", text) from error
+
+
+def _load(wanted: TokenizerIdentity, offered: TokenizerIdentity | None) -> Definition:
+    """The manifest's tokenizer; where it is gone, the one that is offered, if its files are the same."""
+    try:
+        return load(wanted)
+    except SpecError as error:
+        if offered is None:
+            raise NotComparedError("tokenizer-gone", f"the tokenizer of the manifest: {error}") from error
+        if (offered.type, offered.files) != (wanted.type, wanted.files):
+            text = (
+                f"the tokenizer of the manifest: {error}; and {offered.path} is another: the sha256 of its files differ"
+            )
+            raise NotComparedError("tokenizer-gone", text) from error
+    return load(offered)
 
 
 def _stretches(manifest: Manifest) -> list[Stretch]:

@@ -131,7 +131,7 @@ def report(value: dict[str, Any]) -> Iterator[str]:
         if problem["fix"]:
             yield f"        fix: {problem['fix']}"
     if value["level"] != "index" and value["bin_checksum"] is None:
-        yield "    the tokens were not read: the .idx does not say where they are"
+        yield "    the tokens were not read: first mend what is above"
 
 
 def table(rows: dict[str, str]) -> Iterator[str]:

@@ -184,12 +184,34 @@ def test_a_lost_index_is_rebuilt_from_eods(tmp_path, keep):
     assert len(result.warnings) == 1
 
 
-def test_a_missing_index_needs_a_dtype(sound, tmp_path):
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_the_dtype_of_a_lost_index_is_told_by_the_ids_where_they_allow_one(sound, tmp_path, order):
+    held = replace(sound, tokens=sound.tokens.astype(sound.tokens.dtype.newbyteorder(order)))
+    prefix = held.write(tmp_path / "old")
+    (tmp_path / "old.idx").unlink()
+
+    if sound.tokens.itemsize == 4 and order == ">":  # by their size alone, uint16 is as likely
+        with pytest.raises(FormatError, match=r"; say with --dtype uint16 or --dtype int32 what the \.bin holds to"):
+            mend(prefix, tmp_path, eod=EOD)
+        return
+    with pytest.raises(FormatError, match=r"; name the EOD with --eod ID or --tokenizer T to rebuild"):
+        mend(prefix, tmp_path)
+    mend(prefix, tmp_path, eod=EOD)
+    assert files(tmp_path / "new")[1] == sound.bin()
+
+
+def test_all_that_a_lost_index_leaves_open_is_asked_for_at_once(tmp_path):
+    prefix = pair([[1, 2, EOD]]).write(tmp_path / "old")
+    (tmp_path / "old.idx").unlink()
+
+    with pytest.raises(FormatError, match=r"--eod ID or --tokenizer T, and say with --dtype uint16"):
+        mend(prefix, tmp_path)
+
+
+def test_a_wrong_dtype_is_refused(sound, tmp_path):
     prefix = sound.write(tmp_path / "old")
     (tmp_path / "old.idx").unlink()
 
-    with pytest.raises(FormatError, match="--dtype"):
-        mend(prefix, tmp_path, eod=EOD)
     wrong = "int32" if sound.tokens.itemsize == 2 else "uint16"
     with pytest.raises(FormatError, match=r"int32, not uint16|no ids"):
         mend(prefix, tmp_path, eod=EOD, dtype=wrong)
@@ -435,8 +457,31 @@ def test_an_index_of_another_bin_is_refused(sound, tmp_path):
 def test_a_sound_index_is_not_thrown_away(sound, tmp_path):
     with pytest.raises(FormatError, match=r"bin-size.*move the \.idx away"):
         mend(replace(sound, tokens=sound.tokens[:-50]), tmp_path, eod=EOD)
-    with pytest.raises(FormatError, match=r"bin-tail.*move the \.idx away"):
-        mend(replace(sound, bin_tail=sound.bin()), tmp_path, eod=EOD)
+    assert "bytes; copy both files again" in str(_refusal(replace(sound, tokens=sound.tokens[:-50]), tmp_path))
+
+
+def _refusal(damaged, folder):
+    with pytest.raises(FormatError) as caught:
+        mend(damaged, folder, eod=EOD)
+    return caught.value
+
+
+def test_documents_behind_the_last_one_are_cut_off_with_a_warning(sound, tmp_path):
+    result = mend(replace(sound, bin_tail=sound.bin()), tmp_path)
+
+    assert codes(result) == ["bin-tail"]
+    assert "holds the EOD 55 times" in result.warnings[0]
+    assert files(tmp_path / "new") == [sound.idx(), sound.bin()]
+
+
+def test_a_tail_is_not_cut_off_where_the_last_length_may_be_wrong(sound, tmp_path):
+    short = replace(sound, lengths=changed(sound.lengths, -1, sound.lengths[-1] - 1))
+
+    with pytest.raises(FormatError, match=r"bin-tail.*no EOD proves.*move the \.idx away"):
+        mend(short, tmp_path)
+    no_eod = pair([[i + 100, i + 200] for i in range(40)])
+    with pytest.raises(FormatError, match="bin-tail"):
+        mend(replace(no_eod, bin_tail=bytes(8)), tmp_path)
 
 
 @pytest.mark.parametrize("head", [b"TNTIDX\0\0\1", b"MMIDIDX\0\0"])
@@ -574,6 +619,16 @@ def mend_parts(damaged, folder):
     return result.prefixes
 
 
+@pytest.mark.parametrize("limit", [2**31 - 1, 30])
+def test_parts_of_an_earlier_split_are_in_the_way(sound, tmp_path, monkeypatch, limit):
+    monkeypatch.setattr("dataprep.repairs.diagnosis.MAX_SEQUENCES", limit)
+    pair([[1, EOD]]).write(tmp_path / "new-00007")
+    pair([[1, EOD]]).write(tmp_path / "new-7")
+
+    with pytest.raises(SpecError, match=r"new-00007\.bin exists"):
+        mend(overflowed(sound), tmp_path)
+
+
 def test_a_split_cuts_between_documents(tmp_path, monkeypatch):
     monkeypatch.setattr("dataprep.repairs.diagnosis.MAX_SEQUENCES", 6)
     documents = [[[1]] * count for count in (1, 3, 0, 2, 3, 3, 0, 1, 2)]
@@ -667,11 +722,12 @@ def test_another_sound_index_than_the_published_one_is_refused(copied, tmp_path)
     bounds = pair.document_indices.copy()
     bounds[1] = 1 - bounds[1]
     damage(copied.with_suffix(".idx"), first, bounds.tobytes())
-    with pytest.raises(FormatError, match="manifest"):
-        repair(copied, tmp_path / "new")
+    for wanted in (Wanted(), Wanted(documents=True), Wanted(dtype="int32")):
+        with pytest.raises(FormatError, match=r"manifest: the \.idx is sound.*move the manifest away"):
+            repair(copied, tmp_path / "new", wanted)
 
     damage(copied.with_suffix(".idx"), 34 + 4 * len(pair), struct.pack("<q", -7))
-    with pytest.raises(FormatError, match="would not be the one that was published"):
+    with pytest.raises(FormatError, match="would not be the one that was published; move the manifest away"):
         repair(copied, tmp_path / "new")
     assert not list(tmp_path.glob("new*"))
 
@@ -840,7 +896,35 @@ def test_the_command_as_json(tmp_path):
     assert (value["warnings"], value["is_written"]) == ([], True)
     again = command("repair", "new", "-o", "other", cwd=tmp_path)
     assert (again.returncode, again.stdout) == (0, f"{tmp_path / 'new'}\n")
-    assert again.stderr == "nothing to repair: new is sound\n"
+    assert again.stderr.splitlines() == [
+        "warning: documents-empty: documents without a sequence: 5",
+        "nothing to repair: new has no error; see the warnings",
+    ]
+    pair([[1, EOD]] * 9).write(tmp_path / "whole")
+    assert command("repair", "whole", "-o", "x", cwd=tmp_path).stderr == "nothing to repair: whole is sound\n"
+    sentences([[[1], [2, EOD]]] * 9).write(tmp_path / "s")
+    left = command("repair", "s", "-o", "x", cwd=tmp_path).stderr
+    assert left.splitlines()[0].endswith("18 sequences in 9 documents; dataprep repair s --output NEW --documents")
+
+
+def test_files_that_have_each_others_names_are_renamed_and_not_rebuilt(sound, tmp_path):
+    prefix = sound.write(tmp_path / "old")
+    (tmp_path / "old.bin").rename(tmp_path / "x")
+    (tmp_path / "old.idx").rename(tmp_path / "old.bin")
+    (tmp_path / "x").rename(tmp_path / "old.idx")
+
+    with pytest.raises(FormatError, match=r"swapped: .*rename them: mv"):
+        mend(prefix, tmp_path, eod=EOD, dtype="int32")
+    (problem,) = verify(prefix).problems
+    assert problem.code == "swapped"
+    subprocess.run(problem.fix.removeprefix("rename them: "), shell=True, check=True)
+    assert files(prefix) == [sound.idx(), sound.bin()]
+
+
+def test_a_bin_of_another_size_is_told_in_bytes(tmp_path):
+    sound = pair([[100 + i % 50] * 30_000 + [EOD] for i in range(40)])
+    text = str(_refusal(replace(sound, tokens=sound.tokens[:-1]), tmp_path))
+    assert "counts 1200040 tokens of 4 bytes, which are 4800160 bytes; the .bin holds 4800156 bytes" in text
 
 
 def test_the_command_refuses_with_one_message(tmp_path):

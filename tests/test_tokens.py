@@ -15,6 +15,7 @@ from dataprep.checks.report import Expected
 from dataprep.checks.tally import NEVER, Looked
 from dataprep.errors import FormatError
 from dataprep.indexed import CODES, MAGIC, Index, bin_path, idx_path
+from dataprep.specs import TokenizerIdentity
 from dataprep.stages.verify import verify
 
 EOD, BOS = 90, 91
@@ -183,6 +184,32 @@ def test_how_documents_end(tmp_path, change, expect, codes):
     write(tmp_path / "a", [change(ids) for ids in DOCUMENTS], "uint16")
 
     assert verify(tmp_path / "a", expect=Expected(**expect)).codes == codes
+
+
+@pytest.mark.parametrize("is_certain", [True, False])
+@pytest.mark.parametrize("asked", [2, 5, 9])  # often inside, seldom, never
+def test_the_eod_of_another_tokenizer_is_told_before_the_files_are_blamed(tmp_path, asked, is_certain):
+    write(tmp_path / "a", [[2, 2, *ids] for ids in DOCUMENTS], "uint16")
+    tokenizer = TokenizerIdentity(
+        name="wrong", type="HuggingFaceTokenizer", path="", files={}, vocab_size=60_000,
+        bos_id=None, bos_text=None, eod_id=asked, eod_text="", adds_bos=False,
+    )  # fmt: skip
+    expect = Expected(eod_id=asked) if is_certain else Expected(tokenizer=tokenizer)
+
+    report = verify(tmp_path / "a", expect=expect)
+
+    problem = next(problem for problem in report.problems if problem.code == "eod-other")
+    assert (
+        f"expected documents to end with {asked}, 0 do; 100% of a sample end with 7, which stands 120 times in 120"
+        in (problem.message)
+    )
+    assert not report.codes & {"eod-misplaced", "eod-missing", "eod-unclear"}
+
+
+def test_a_word_that_ends_all_documents_is_no_other_eod(tmp_path):
+    write(tmp_path / "a", [[7, 7, *ids] for ids in DOCUMENTS], "uint16")
+
+    assert verify(tmp_path / "a", expect=Expected(eod_id=9)).codes == {"eod-missing"}
 
 
 def test_an_index_of_another_run_is_recognised_by_its_eods(tmp_path):

@@ -71,8 +71,6 @@ def test_unknown_prefix_and_level_are_bad_requests(pair):
         verify(pair.with_name("nothing"))
     with pytest.raises(SpecError, match="unknown level"):
         verify(pair, "deep")
-    with pytest.raises(SpecError, match="manifest"):
-        verify(pair, "source")
 
 
 LENGTHS = HEADER.size
@@ -216,6 +214,17 @@ def test_any_flipped_bit_is_found_with_the_manifest(copy):
     assert verify(copy).ok
 
 
+def test_a_manifest_of_other_files_is_one_problem(copy, pair):
+    for place in (bin_, idx):
+        shutil.copy(place(pair), place(copy))
+
+    (problem,) = (problem for problem in verify(copy).problems if problem.code == "manifest")
+
+    assert problem.message.startswith("the manifest is of other files: documents: expected 298, found 3; sequences: ")
+    assert all(name in problem.message for name in ("; tokens: ", "; dtype: ", "; .bin: ", "; .idx: "))
+    assert problem.fix.startswith("move the manifest away")
+
+
 def test_an_id_outside_the_vocabulary_is_an_error(copy):
     patch(bin_(copy), 0, struct.pack("<H", 8192))
 
@@ -246,8 +255,14 @@ def test_level_source_says_that_the_source_changed(tmp_path):
 
     report = verify(prefix, "source")
 
-    assert [problem.code for problem in report.problems] == ["source"]
-    assert "changed" in report.problems[0].message
+    (problem,) = report.problems
+    assert (problem.code, report.ok) == ("source-changed", False)
+    assert problem.message == f"the source file {source} has changed since the dataset was made: nothing was compared"
+    source.unlink()
+    (problem,) = verify(prefix, "source").problems
+    assert problem.code == "source-gone"
+    assert str(source) in problem.message
+    assert "build" not in problem.fix
 
 
 def test_what_is_not_asked_for_is_inferred(pair):
@@ -415,8 +430,52 @@ def test_level_source_follows_a_merged_pair_to_all_its_sources(tmp_path, monkeyp
     (problem,) = verify(prefix, "source").problems
     assert problem.code == "source"
     write_manifest(prefix, (), [Part(prefix="gone", start=0, num_documents=45)])
-    with pytest.raises(SpecError, match="leads back to no source"):
-        verify(prefix, "source")
+    (problem,) = verify(prefix, "source").problems
+    assert (problem.code, problem.severity) == ("source-unknown", "error")
+    assert "leads back to no source" in problem.message
+
+
+def test_a_pair_without_source_does_not_stop_the_others(pair, published):
+    bare, made = verify_all([pair, published.prefix], "source")
+
+    assert ([problem.code for problem in bare.problems], bare.ok) == (["source-unknown"], False)
+    assert made.num_sampled == 100
+
+
+def test_another_copy_of_the_tokenizer_stands_in_for_the_one_that_is_gone(bpe, tmp_path):
+    for name in ("first", "second"):
+        shutil.copytree(bpe.path, tmp_path / name)
+    (tmp_path / "in.jsonl").write_text(json.dumps({"text": "one"}) + "\n")
+    prefix = dataprep.run(str(tmp_path / "in.jsonl"), str(tmp_path / "first"), tmp_path / "out").prefix
+    shutil.rmtree(tmp_path / "first")
+
+    (problem,) = verify(prefix, "source").problems
+    assert (problem.code, problem.severity) == ("tokenizer-gone", "error")
+    assert "--tokenizer T" in problem.fix
+    expect = with_tokenizer(Expected(), str(tmp_path / "second"))
+    assert verify(prefix, "source", expect).num_sampled == 1
+    with (tmp_path / "second" / "tokenizer.json").open("a") as file:
+        file.write(" ")
+    report = verify(prefix, "source", with_tokenizer(Expected(), str(tmp_path / "second")))
+    assert report.codes == {"tokenizer-files", "tokenizer-gone"}
+    assert "sha256" in report.errors[0].message
+
+
+def test_an_output_folder_means_all_datasets_in_it(copy, tmp_path):
+    output = copy.parent.parent
+    other = output / "other"
+    shutil.copytree(copy.parent, other)
+    (output / "newest").symlink_to(copy.parent.name)
+    (output / "linked").symlink_to(tmp_path / "copy")
+    for name in ("work", "raw", ".hidden", "x.tmp-1-2"):
+        shutil.copytree(copy.parent, output / name)
+
+    assert find_prefixes(output, below=True) == [copy, other / copy.name]
+    with pytest.raises(SpecError, match=r"without indexed pairs; it holds \.hidden, copy, linked, newest, other"):
+        find_prefixes(output)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SpecError, match="it holds nothing"):
+        find_prefixes(tmp_path / "empty", below=True)
 
 
 def write_manifest(prefix, recipes, parts):

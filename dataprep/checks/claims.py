@@ -9,6 +9,7 @@ from dataprep.indexed import bin_path, idx_path
 from dataprep.storage import checksum
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from dataprep.checks.report import Report
@@ -28,22 +29,13 @@ def check_claims(prefix: Path, manifest: Manifest, report: Report) -> None:
     """
     # the manifest of a single pair may have been renamed with it
     claim = next((entry for entry in manifest.prefixes if entry.name == prefix.name), manifest.prefixes[0])
-    _check_counts(prefix, claim, report)
-    for path, size, claimed, found in (
-        (bin_path(prefix), claim.files.bin_bytes, claim.files.bin_checksum, report.bin_checksum),
-        (idx_path(prefix), claim.files.idx_bytes, claim.files.idx_checksum, None),
-    ):
-        if not path.is_file():
-            continue
-        if path.stat().st_size != size:
-            _add(report, path, f"expected {size} bytes, found {path.stat().st_size}")
-        elif report.level != "index":
-            found = found or checksum(path)
-            if found != claimed:
-                _add(report, path, f"expected the checksum {claimed}, found {found}")
+    wrong = [*_counts(prefix, claim, report), *_files(prefix, claim, report)]
+    if wrong:
+        texts = "; ".join(text for _, text in wrong)
+        report.add("manifest", Place(str(wrong[0][0])), f"the manifest is of other files: {texts}")
 
 
-def _check_counts(prefix: Path, claim: Prefix, report: Report) -> None:
+def _counts(prefix: Path, claim: Prefix, report: Report) -> Iterator[tuple[Path, str]]:
     for name, expected, found in (
         ("documents", claim.num_documents, report.num_documents),
         ("sequences", claim.num_sequences, report.num_sequences),
@@ -51,8 +43,19 @@ def _check_counts(prefix: Path, claim: Prefix, report: Report) -> None:
         ("dtype", claim.dtype, report.dtype),
     ):
         if found and expected != found:
-            _add(report, idx_path(prefix), f"{name}: expected {expected}, found {found}")
+            yield idx_path(prefix), f"{name}: expected {expected}, found {found}"
 
 
-def _add(report: Report, path: Path, message: str) -> None:
-    report.add("manifest", Place(str(path)), f"{message}: the manifest is of other files")
+def _files(prefix: Path, claim: Prefix, report: Report) -> Iterator[tuple[Path, str]]:
+    for path, size, claimed, found in (
+        (bin_path(prefix), claim.files.bin_bytes, claim.files.bin_checksum, report.bin_checksum),
+        (idx_path(prefix), claim.files.idx_bytes, claim.files.idx_checksum, None),
+    ):
+        if not path.is_file():
+            continue
+        if path.stat().st_size != size:
+            yield path, f"{path.suffix}: expected {size} bytes, found {path.stat().st_size}"
+        elif report.level != "index":
+            found = found or checksum(path)
+            if found != claimed:
+                yield path, f"{path.suffix}: expected the checksum {claimed}, found {found}"

@@ -87,9 +87,13 @@ def _why_missing(tally: Tally, known: Known, likely: Likely, eod: int) -> tuple[
         return "eod-unclear", f"{message}, which ends the others"
     if ends * 2 < total:
         other = likely.eod if likely.eod != eod else None
-        sure = other in known.specials or (known.is_certain and likely.eod_share > SURE)
+        often = tally.counts[other] if other is not None else 0
+        sure = other in known.specials or (likely.eod_share > SURE and often < 2 * total)  # more often: a word
         if other is not None and sure:
-            return "eod-other", f"expected documents to end with {eod}, most end with {other}"
+            found = (
+                f"{likely.eod_share:.0%} of a sample end with {other}, which stands {often} times in {total} documents"
+            )
+            return "eod-other", f"expected documents to end with {eod}, {ends} do; {found}"
         if tally.counts[eod] * 2 >= total and likely.bos != eod:
             inside = tally.counts[eod] - ends
             return "eod-misplaced", f"{message}, but it stands {inside} times inside: .bin and .idx are not of one run"

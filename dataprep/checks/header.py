@@ -8,7 +8,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from dataprep.checks.report import Place
-from dataprep.indexed import DTYPES, HEADER, MAGIC, VERSION, Header, idx_path
+from dataprep.indexed import DTYPES, HEADER, MAGIC, VERSION, Header, bin_path, idx_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +80,7 @@ def check_header(prefix: Path, report: Report) -> Header | None:
     """
     path = idx_path(prefix)
     size = size_of(path, "missing-idx", report)
-    header = _read(path, report) if size is not None else None
+    header = _read(path, report) if size is not None and not _are_swapped(prefix, report) else None
     if header is None or size is None:
         return None
     sequences, boundaries = header.num_sequences, header.num_boundaries
@@ -98,6 +98,23 @@ def check_header(prefix: Path, report: Report) -> Header | None:
         return None
     report.num_sequences, report.num_documents = sequences, boundaries - 1
     return header
+
+
+def _are_swapped(prefix: Path, report: Report) -> bool:
+    """Whether each of the two files has the other's name."""
+    if is_index(idx_path(prefix)) or not is_index(bin_path(prefix)):
+        return False
+    report.add("swapped", Place(str(prefix)), "the .bin begins as an index does, and the .idx does not")
+    return True
+
+
+def is_index(path: Path) -> bool:
+    """Whether a file begins as an index does; not, if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 def _read(path: Path, report: Report) -> Header | None:

@@ -113,4 +113,5 @@ def check_dtype(prefix: Path, vocab_size: int | None, report: Report) -> None:
         report.add("dtype-vocab", place, f"a vocabulary of {vocab_size} does not fit {report.dtype}")
     elif report.dtype == "int32" and vocab_size <= BAND[1]:
         band = f", which lies between {BAND[0]} and {BAND[1]}," if vocab_size >= BAND[0] else ""
-        report.add("dtype-band", place, f"int32 for a vocabulary of {vocab_size}{band} where that option takes uint16")
+        text = f"int32 for a vocabulary of {vocab_size}{band} where --per-dataset-sequences-path takes uint16"
+        report.add("dtype-band", place, text)

@@ -152,10 +152,10 @@ class Report:
         """The codes of all problems."""
         return {problem.code for problem in self.problems}
 
-    def add(self, code: str, place: Place, message: str) -> None:
-        """Note a problem; how bad it is, its symptom and its fix are the rule's."""
+    def add(self, code: str, place: Place, message: str, fix: str | None = None) -> None:
+        """Note a problem; how bad it is, its symptom, and without a fix of its own the fix, are the rule's."""
         rule = RULES[code]
-        fix = rule.fix.replace("{prefix}", shlex.quote(self.prefix))
+        fix = (rule.fix if fix is None else fix).replace("{prefix}", shlex.quote(self.prefix))
         self.problems.append(Problem(code, rule.severity, place, message, rule.symptom, fix))
 
     def to_json(self) -> dict[str, Any]:

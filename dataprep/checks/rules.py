@@ -28,18 +28,30 @@ class Rule:
 
 
 _REPAIR = "dataprep repair {prefix} --output NEW"
+_BY_EOD = f"{_REPAIR} --eod ID; or --tokenizer T in place of --eod ID; --dtype where the tokens do not tell it"
+_TAIL = (
+    f"{_REPAIR}; it cuts the tail off where the last document ends with the EOD that ends the others, which few "
+    "documents do not tell: name it with --eod ID. Where they end with none: copy both files again"
+)
 _REBUILD = "build the dataset again"
 _COPY = "copy both files again from where they were written, or build the dataset again"
+_OTHER = "move the manifest away, if it is of another pair; else copy both files again from where they were written"
 _PLAIN = "where they are not meant: build the dataset again, with --set policy.special_text=plain"
+_UNREAD = "reads no source; nothing is known to be wrong with the pair"
 _JOINS = "lets documents run into each other; --reset-position-ids and --eod-mask-loss do nothing there"
 
 RULES: dict[str, Rule] = {
     # the .idx and the sizes
-    "missing-idx": Rule("error", "fails at open", _REPAIR),
+    "missing-idx": Rule("error", "fails at open", _BY_EOD),
     "missing-bin": Rule("error", "fails at open", _COPY),
     "unreadable": Rule("error", "fails at open", "make it a regular file that you may read, on a disk that works"),
-    "idx-short": Rule("error", "fails at open", _REPAIR),
-    "magic": Rule("error", "fails at open, unless Python runs with -O", _REPAIR),
+    "idx-short": Rule("error", "fails at open", _BY_EOD),
+    "magic": Rule("error", "fails at open, unless Python runs with -O", _BY_EOD),
+    "swapped": Rule(
+        "error",
+        "fails at open",
+        "rename them: mv {prefix}.bin {prefix}.swap && mv {prefix}.idx {prefix}.bin && mv {prefix}.swap {prefix}.idx",
+    ),
     "format-foreign": Rule("error", "fails at open", _REBUILD),
     "version": Rule("error", "fails at open; under python -O it trains on whatever the fields mean", _REPAIR),
     "dtype-code": Rule("error", "fails at open, or when the first sample is cast", _REPAIR),
@@ -56,7 +68,7 @@ RULES: dict[str, Rule] = {
     "length-negative": Rule("error", "reads the whole rest of the file as one sample, or hangs", _REPAIR),
     "pointers": Rule("error", "trains on wrong tokens without a word, or fails late", _REPAIR),
     "bin-size": Rule("error", "trains on wrong tokens or on uninitialised memory, or fails late", _COPY),
-    "bin-tail": Rule("error", "ignores the tokens behind: it never sees them", _REPAIR),
+    "bin-tail": Rule("error", "ignores the tokens behind: it never sees them", _TAIL),
     "eod-uncounted": Rule(
         "error", "reads every document shifted by as many tokens as there are documents before it", _REPAIR
     ),
@@ -67,13 +79,15 @@ RULES: dict[str, Rule] = {
     ),
     "sequences-empty": Rule("warning", "skips them", _REPAIR),
     "documents-empty": Rule("warning", "skips them", ""),
-    "sentence-level": Rule("warning", "shuffles and packs the sentences one by one for GPT, without a word", _REPAIR),
+    "sentence-level": Rule(
+        "warning", "shuffles and packs the sentences one by one for GPT, without a word", f"{_REPAIR} --documents"
+    ),
     "too-many": Rule("error", "fails, or numbers wrap around: its sample index holds none from 2**31 on", _REPAIR),
     "dtype-vocab": Rule("error", "trains on the lower halves of the ids without a word", _REBUILD),
     "dtype-band": Rule(
         "warning",
         "guesses the other dtype from the vocabulary under --per-dataset-sequences-path, and trains on garbage",
-        _REPAIR,
+        f"{_REPAIR} --dtype uint16",
     ),
     "split-empty": Rule("error", "hangs while it builds the indices of the empty split", "choose another --split"),
     "split-short": Rule("warning", "has less than one sample in that split", "choose another --split"),
@@ -114,8 +128,18 @@ RULES: dict[str, Rule] = {
     "tokenizer-files": Rule(
         "warning", "trains on ids of another tokenizer without a word, if they differ", "compare: --level source"
     ),
-    "manifest": Rule("error", "trains on other data than was published", _COPY),
+    "manifest": Rule("error", "trains on other data than was published", _OTHER),
     "manifest-unreadable": Rule("warning", "does not read it", "update dataprep, or remove the file"),
     "shard": Rule("error", "trains on other data than was tokenized", _REBUILD),
+    "source-unknown": Rule("error", _UNREAD, "--level tokens proves what can be proven without the source"),
+    "source-gone": Rule("error", _UNREAD, "put the file back where it was; or --level tokens, which needs no source"),
+    "source-changed": Rule(
+        "error",
+        _UNREAD,
+        "put the file back as it was; or --level tokens, which needs no source; or build the dataset again",
+    ),
+    "tokenizer-gone": Rule(
+        "error", _UNREAD, "dataprep verify {prefix} --level source --tokenizer T, of the same files; or --level tokens"
+    ),
     "source": Rule("error", "trains on other data than the source holds", _REBUILD),
 }

@@ -56,7 +56,7 @@ def check_tokens(
     if bos is None and (not known.has_tokenizer or likely.bos in known.specials):
         bos = likely.bos
     limit = known.vocab_size or MAX_VOCABULARY
-    marks = _ranges(known.specials | ({eod} if eod is not None else set()))
+    marks = _ranges(known.specials | {id_ for id_ in (eod, likely.eod) if id_ is not None})
     looked = Looked(index.dtype, eod, bos, marks, limit, bool(marks) and likely.largest <= marks[-1][1] < limit)
     size = report.num_tokens * index.dtype.itemsize
     scan = Scan(path, size, Documents(index, sound.by_sequence), looked, progress)
@@ -119,7 +119,8 @@ def _check_ids(sound: Sound, tally: Tally, known: Known, report: Report) -> None
                 "dtype-band",
                 Place(str(sound.index.path), 17),
                 f"uint16 with ids up to {tally.largest}: for vocabularies of {BAND[0]} and more Megatron writes int32, "
-                "so another tool wrote this, or dtype code or byte order are wrong; say --vocab-size",
+                "so another tool wrote this, or dtype code or byte order are wrong",
+                "dataprep verify {prefix} --vocab-size N; it tells whether the ids fit",
             )
         return
     place, size = place_of(sound, tally.first_over), known.vocab_size

@@ -69,7 +69,8 @@ def repair(
         return
     changes = [f"{change.code}: {change.text}" for change in result.changes]
     if not changes:
-        note("" if context.obj["quiet"] else f"nothing to repair: {result.prefix} is sound")
+        sound = "has no error; see the warnings" if result.warnings else "is sound"
+        note(*([] if context.obj["quiet"] else [f"nothing to repair: {result.prefix} {sound}"]))
     if dry_run:
         print_lines(changes)
         return

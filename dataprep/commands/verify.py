@@ -21,7 +21,8 @@ def _print_schema(wanted: bool) -> None:
 def verify(
     context: typer.Context,
     prefixes: Annotated[
-        list[str], typer.Argument(metavar="PREFIX...", help="Paths without .bin and .idx; a folder: all pairs in it.")
+        list[str],
+        typer.Argument(metavar="PREFIX...", help="Paths without .bin and .idx; a folder: all pairs or datasets in it."),
     ],
     level: Annotated[str, typer.Option("--level", help="index, tokens or source: how deep to look.")] = "tokens",
     tokenizer: Annotated[
@@ -65,7 +66,7 @@ def verify(
     wanted = next((known for known in LEVELS if known == level), None)
     if wanted is None:
         raise SpecError(f"--level {level}: expected {', '.join(LEVELS)}")
-    paths = list(dict.fromkeys(path for prefix in prefixes for path in find_prefixes(prefix)))
+    paths = list(dict.fromkeys(path for prefix in prefixes for path in find_prefixes(prefix, below=True)))
     expect = Expected(vocab_size=vocab_size, eod_id=eod, split=split, seq_length=seq_length, cache=cache)
     if tokenizer is not None:
         expect = with_tokenizer(expect, tokenizer)

@@ -126,8 +126,8 @@ def repair(
     diagnosis = diagnose(path, known, scratch, watcher)
     warnings = (*unreadable, *diagnosis.warnings)
     if not diagnosis.changes:
-        _check_sound(path, known, watcher)
-        return Repaired(str(path), (os.path.abspath(path),), (), warnings, False)
+        left = _check_sound(path, known, watcher)
+        return Repaired(str(path), (os.path.abspath(path),), (), (*warnings, *left), False)
     pairs = outputs_of(path, diagnosis, new)
     if not dry_run:
         write(diagnosis, new, pairs, manifest, watcher)
@@ -156,8 +156,11 @@ def _known(path: Path, wanted: Wanted, manifest: Manifest | None) -> Known:
     return Known(eod if wanted.eod is None else wanted.eod, vocab_size, wanted.dtype, wanted.documents, published)
 
 
-def _check_sound(path: Path, known: Known, watcher: Watcher) -> None:
+def _check_sound(path: Path, known: Known, watcher: Watcher) -> tuple[str, ...]:
     """Make sure that a pair of which nothing can be mended has nothing that would have to be.
+
+    Returns:
+        What may be meant, and what to do where it is not.
 
     Raises:
         FormatError: `verify` finds errors.
@@ -167,4 +170,7 @@ def _check_sound(path: Path, known: Known, watcher: Watcher) -> None:
     report = verify(path, "tokens", expect, progress=lambda count: watcher(Progress(source_bytes=count)))
     problem = next((problem for problem in report.problems if problem.severity == "error"), None)
     if problem is not None:
-        raise FormatError(f"{path} cannot be repaired: {problem.code}: {problem.message}")
+        raise FormatError(f"{path} cannot be repaired: {problem.code}: {problem.message}; {problem.fix}")
+    return tuple(
+        f"{problem.code}: {problem.message}{'; ' if problem.fix else ''}{problem.fix}" for problem in report.problems
+    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from dataprep.checks.header import is_index
 from dataprep.checks.rules import RULES
 from dataprep.errors import FormatError
 from dataprep.indexed import bin_path, idx_path
@@ -103,6 +105,8 @@ class Case:
         self.bin_bytes = self.bin.stat().st_size
         if not self.bin_bytes:
             raise self.refusal(("no-tokens", f"{self.bin} is empty"))
+        if is_index(self.bin) and not is_index(idx_path(self.prefix)):
+            raise self.refusal(("swapped", f"{self.bin} begins as an index does, and the .idx does not"))
         self.header = read_raw(idx_path(self.prefix))
 
     def change(self, code: str, text: str) -> None:
@@ -122,5 +126,5 @@ class Case:
     def refusal(self, finding: Finding, advice: str | None = None) -> FormatError:
         """The error for what cannot be mended; without advice of its own, with what mends it by `RULES`."""
         code, text = finding
-        fix = RULES[code].fix.format(prefix=self.prefix) if advice is None else advice
+        fix = RULES[code].fix.format(prefix=shlex.quote(str(self.prefix))) if advice is None else advice
         return FormatError(f"{self.prefix} cannot be repaired: {code}: {text}{'; ' if fix else ''}{fix}")

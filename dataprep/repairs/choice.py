@@ -54,7 +54,10 @@ def _is_borne_out(reading: Reading, evidence: Evidence, conflict: bool) -> bool:
             return evidence.is_proof and evidence.num_ends >= ENOUGH
         return evidence.is_proof or (evidence.is_supported and evidence.is_known)
     if reading.kind == "tail":
-        return reading.is_certain or (evidence.is_supported and (not evidence.tail_eods or evidence.tail_is_zero))
+        told = evidence.is_known or evidence.num_ends >= ENOUGH
+        ends = evidence.ends_with_eod and told  # the last length is right, and so all of the index
+        stray = not evidence.tail_eods or evidence.tail_is_zero
+        return reading.is_certain or (evidence.is_supported and (stray or ends))
     if reading.kind == "eod-uncounted":
         return evidence.is_proof
     return evidence.is_proof or (reading.is_certain and (evidence.eod is None or evidence.is_supported))

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dataprep.errors import EncodeError
-from dataprep.indexed import CODES
+from dataprep.indexed import CODES, idx_path
 from dataprep.repairs.case import Case, Unusable
 from dataprep.repairs.eods import by_eods
 from dataprep.repairs.indices import by_index
 from dataprep.repairs.sequences import cuts, joined
+from dataprep.storage import checksum
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,8 +122,9 @@ def _check_published(case: Case, sequences: Sequences, reading: Reading, ids: Id
         ("checksum of .bin", published.files.bin_checksum, ids.checksum),
     ):
         if expected != found:
-            advice = "copy it again from where it was written; or move the manifest away, if it is of another pair"
-            raise case.refusal(("manifest", f"{what}: the manifest says {expected}, found {found}"), advice)
+            raise case.refusal(("manifest", f"{what}: the manifest says {expected}, found {found}"))
+    if not case.changes and checksum(idx_path(case.prefix)) != published.files.idx_checksum:
+        raise case.refusal(("manifest", "the .idx is sound, and another than the manifest says"))
 
 
 def _join(case: Case, sequences: Sequences) -> Sequences:

@@ -165,11 +165,12 @@ def by_eods(case: Case, reason: Finding) -> tuple[Reading, Sequences, Ids]:
     Raises:
         FormatError: nothing can be proven.
     """
-    eod = case.known.eod
-    if eod is None:
-        raise case.refusal(reason, f"{NAME_EOD} to rebuild the index from the .bin alone")
-    code, text = reason
-    found = find_documents(case.bin, _told_dtype(case, reason), eod, case.scratch, case.watcher)
+    eod, told, (code, text) = case.known.eod, _told_dtype(case), reason
+    advice = [NAME_EOD] if eod is None else []
+    advice += ["say with --dtype uint16 or --dtype int32 what the .bin holds"] if told is None else []
+    if eod is None or told is None:
+        raise case.refusal(reason, f"{', and '.join(advice)} to rebuild the index from the .bin alone")
+    found = find_documents(case.bin, told, eod, case.scratch, case.watcher)
     doubt = found.doubt(eod)
     if doubt:
         raise case.refusal((code, f"{text}, and the EODs do not tell better: {doubt}"), "")
@@ -188,13 +189,23 @@ def by_eods(case: Case, reason: Finding) -> tuple[Reading, Sequences, Ids]:
     return reading, reading.sequences, found.ids
 
 
-def _told_dtype(case: Case, reason: Finding) -> np.dtype[Any]:
-    """What the ``.bin`` holds, by what is left of the index, by the manifest, or by the user."""
+def _told_dtype(case: Case) -> np.dtype[Any] | None:
+    """What the ``.bin`` holds, by what is left of the index, by the manifest, by the user, or by its ids."""
     published, header = case.known.published, case.header
     if header is not None and header.magic == MAGIC and header.code in (1, 2, 3, 4, 5, 8):
         return TOKENS[np.dtype(DTYPES[header.code]).itemsize]
     name = published.dtype if published is not None else case.known.dtype
-    if name is not None:
-        return TOKENS[np.dtype(name).itemsize]
-    advice = "say with --dtype uint16 or --dtype int32 what the .bin holds"
-    raise case.refusal((reason[0], f"{reason[1]}, and nothing tells the dtype of the tokens"), advice)
+    return TOKENS[np.dtype(name).itemsize] if name is not None else _only_dtype(case)
+
+
+def _only_dtype(case: Case) -> np.dtype[Any] | None:
+    """Of uint16 and int32 the one by which a ``.bin`` holds ids, in either byte order; None if both may, or none."""
+    case.watcher.stage("find the dtype", 3 * case.bin_bytes)
+    possible = {}
+    for dtype in (TOKENS[2], TOKENS[4], TOKENS[4].newbyteorder(">")):
+        ids = Ids()
+        for _, piece in scan(case.bin, dtype, case.watcher):
+            ids.add(piece)
+        if ids.are_ids:
+            possible[dtype.itemsize] = TOKENS[dtype.itemsize]
+    return next(iter(possible.values())) if len(possible) == 1 else None

@@ -56,8 +56,8 @@ def contradiction(header: RawHeader, arrays: Arrays, measures: Measures, bin_byt
         return "length-negative", text
     if not measures.num_tokens:
         return "no-tokens", f"{path}: all sequences are empty"
-    held = f"{bin_bytes / size:g}" if size else f"{bin_bytes} bytes of"
-    return "bin-size", f"{path} counts {measures.num_tokens} tokens, the .bin holds {held}"
+    wanted = f" of {size} bytes, which are {measures.num_tokens * size} bytes" if size else ""
+    return "bin-size", f"{path} counts {measures.num_tokens} tokens{wanted}; the .bin holds {bin_bytes} bytes"
 
 
 def undecided(candidates: list[Reading], bin_bytes: int) -> Finding:
@@ -65,7 +65,8 @@ def undecided(candidates: list[Reading], bin_bytes: int) -> Finding:
     tail = next((reading for reading in candidates if reading.kind == "tail"), None)
     if tail is not None:
         behind = bin_bytes - tail.num_bytes
-        return "bin-tail", f"the .bin goes on for {behind} bytes behind the last sequence: documents, for all one knows"
+        text = f"the .bin goes on for {behind} bytes behind the last sequence"
+        return "bin-tail", f"{text}, and no EOD proves that the last document ends there"
     if any(reading.kind == "pointers" for reading in candidates):
         return "pointers", "lengths and pointers contradict each other, and the .bin does not say which are right"
     return "bin-size", "the sizes allow several ways to read the .bin, and its ids do not say which is right"

@@ -5,6 +5,7 @@ How it is written, proven and given its name is the same as for all pairs made f
 
 from __future__ import annotations
 
+import glob
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ import numpy as np
 import xxhash
 
 import dataprep
+from dataprep.checks.rules import RULES
 from dataprep.errors import EncodeError, FormatError
 from dataprep.indexed import HEADER, bin_path
 from dataprep.inspection import length_summary
@@ -128,7 +130,9 @@ def outputs_of(prefix: Path, diagnosis: Diagnosis, output: Path) -> dict[Path, M
             name = output.with_name(f"{output.name}-{number:05d}")
             found[name] = Mended(prefix, source, dtype, some, first, token, num_tokens)
             token += num_tokens
-    for name in {output, *found}:
+    # parts of a split that was made before, and may have been longer, would pass for parts of this one
+    parts = output.parent.glob(f"{glob.escape(output.name)}-{'[0-9]' * 5}.[bi][id][nx]")
+    for name in {output, *found, *(path.with_suffix("") for path in parts)}:
         check_free(name)
     return found
 
@@ -200,5 +204,5 @@ def _check_published(diagnosis: Diagnosis, pairs: dict[Path, Mended], written: S
         return
     if written[0].checksum != diagnosis.idx_checksum:
         prefix = next(iter(pairs.values())).prefix
-        text = "mended in itself, its index would not be the one that was published; copy it from where it was written"
+        text = f"mended in itself, its index would not be the one that was published; {RULES['manifest'].fix}"
         raise FormatError(f"{prefix} cannot be repaired: manifest: {text}")

@@ -63,15 +63,13 @@ def verify(
         The report; problems are in it, not raised.
 
     Raises:
-        SpecError: unknown level, no such prefix, split or cache folder, or ``source`` for a pair without a manifest.
+        SpecError: unknown level, no such prefix, split or cache folder.
     """
     if level not in LEVELS:
         raise SpecError(f"unknown level {level!r}; expected one of {', '.join(LEVELS)}")
     path, expect = find_prefix(prefix), expect or Expected()
     report = Report(str(path), level)
     manifest = _manifest(path, report)
-    if level == "source" and manifest is None:
-        raise SpecError(f"--level source needs the manifest that dataprep writes, and there is none for {path}")
     known = learn(expect, manifest)
     cache_folders(path, expect.cache)
     if expect.split is not None:
@@ -88,8 +86,8 @@ def verify(
     if manifest is not None:
         with _noting(path, report):
             check_claims(path, manifest, report)
-        if level == "source" and report.ok:
-            _recheck(path, report, manifest)
+    if level == "source" and report.ok:
+        _recheck(path, report, manifest, expect)
     return report
 
 
@@ -183,10 +181,16 @@ def _manifest(path: Path, report: Report) -> Manifest | None:
         return None
 
 
-def _recheck(path: Path, report: Report, manifest: Manifest) -> None:
+def _recheck(path: Path, report: Report, manifest: Manifest | None, expect: Expected) -> None:
     from dataprep import parity  # brings the readers and encoders, which no other level needs
 
+    place = Place(str(path))
+    if manifest is None:
+        report.add("source-unknown", place, "it has no manifest, which leads back to the source: nothing was compared")
+        return
     try:
-        report.num_sampled = parity.recheck(IndexedDataset(path), manifest, SAMPLE)
+        report.num_sampled = parity.recheck(IndexedDataset(path), manifest, SAMPLE, expect.tokenizer)
+    except parity.NotComparedError as error:
+        report.add(error.code, place, str(error))
     except (EncodeError, SourceError, FormatError) as error:
-        report.add("source", Place(str(path)), str(error))
+        report.add("source", place, str(error))
