@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dataprep.repairs.evidence import ENOUGH
+from dataprep.repairs.readings import tells_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +57,7 @@ def _is_borne_out(reading: Reading, evidence: Evidence, conflict: bool) -> bool:
     if reading.kind == "tail":
         return reading.is_certain or (evidence.is_supported and (not evidence.tail_eods or evidence.tail_is_zero))
     if reading.kind == "eod-uncounted":
-        return evidence.is_proof
+        return evidence.is_proof and evidence.num_ends >= ENOUGH
     return evidence.is_proof or (reading.is_certain and (evidence.eod is None or evidence.is_supported))
 
 
@@ -66,12 +67,17 @@ def turn(borne: Borne, examine: Examine, eod: int | None) -> Borne:
     Args:
         borne: what was chosen.
         examine: reads the ``.bin``.
-        eod: the id that ends documents, where it is known and not guessed: a guess fits either order.
+        eod: the id that ends documents, where it is known and not guessed: a guess fits either order, and so does an
+            id that is the same turned around, such as 0.
     """
     reading, evidence = borne
     no_ids = evidence.ids.are_no_numbers and reading.dtype.itemsize > 2
     no_ends = eod is not None and not evidence.is_supported
-    if reading.dtype.itemsize == 1 or not (no_ids or no_ends):
+    if (
+        reading.dtype.itemsize == 1
+        or not (no_ids or no_ends)
+        or (eod is not None and not tells_order(eod, reading.dtype))
+    ):
         return borne
     turned = replace(reading, dtype=reading.dtype.newbyteorder(">"))
     other = examine(turned)
