@@ -5,8 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import dataprep
+from dataprep.checks.report import Expected
 from dataprep.errors import FormatError
 from dataprep.repairs import Wanted, repair
 from dataprep.stages.verify import verify
@@ -158,7 +161,7 @@ def test_an_eod_that_is_the_same_turned_around_proves_no_order(tmp_path):
     damaged = parts(eod=0, dtype="int32")
     damaged.write(tmp_path).with_suffix(".idx").unlink()
 
-    with pytest.raises(FormatError, match="the .bin holds int32, not uint16"):
+    with pytest.raises(FormatError, match=r"the \.bin holds int32, not uint16"):
         repair(tmp_path / "old", tmp_path / "new", Wanted(eod=0, dtype="uint16"))
     repair(tmp_path / "old", tmp_path / "new", Wanted(eod=0, dtype="int32"))
     assert written(tmp_path / "new") == damaged.documents
@@ -172,3 +175,100 @@ def test_eods_that_were_not_counted_have_to_be_many(tmp_path):
 
         with pytest.raises(FormatError, match="bin-tail"):
             mend(damaged, tmp_path, eod=EOD)
+
+
+# --- document boundaries
+
+
+def test_boundaries_that_the_eods_contradict_are_not_believed(tmp_path):
+    damaged = parts()
+    damaged.bounds[20] += 1
+
+    assert mend(damaged, tmp_path, eod=EOD).changes == ()  # it can be meant
+    damaged.pointers[3] = 0
+    with pytest.raises(FormatError, match=r"boundaries-order.*as many documents as sequences"):
+        mend(damaged, tmp_path, eod=EOD)
+
+
+def test_sentences_in_as_many_documents_keep_them(tmp_path):
+    damaged = Parts([[], [[100], [101, EOD]]] * 20)
+    damaged.pointers[3] = 2**40
+
+    mend(damaged, tmp_path, eod=EOD)
+    assert written(tmp_path / "new") == damaged.documents
+
+
+def test_a_sequence_with_a_length_does_not_go_because_the_last_pointer_is_wrong(tmp_path):
+    damaged = parts(5)
+    damaged.swap(2)
+    damaged.pointers[4] = len(damaged.tokens)
+
+    with pytest.raises(FormatError, match="pointers"):
+        mend(damaged, tmp_path, eod=EOD)
+
+
+@pytest.mark.parametrize("eod", [None, 0])
+@pytest.mark.parametrize("length", [0, 1])
+def test_zeros_behind_are_no_padding_where_they_can_end_the_last_document(tmp_path, eod, length):
+    damaged = Parts([*parts(20, eod=0).documents, [[7, 0]] if length else [[0]]])
+    damaged.lengths[-1] = length
+
+    with pytest.raises(FormatError):
+        mend(damaged, tmp_path, eod=eod)
+
+
+# --- any damage
+
+
+def damages(parts):
+    """1 to 3 changes, each of any one place."""
+    n, total = len(parts.lengths), len(parts.tokens)
+    place = st.integers(0, n - 1)
+    return st.lists(
+        st.tuples(st.just("lengths"), place, st.sampled_from([-1, 0, 1, 2, 1000]))
+        | st.tuples(st.just("more"), place, st.integers(-2, 2))
+        | st.tuples(st.just("swap"), st.integers(0, n - 2), st.none())
+        | st.tuples(st.just("pointers"), place, st.sampled_from([0, -4, 2, 4, total, 2**33]) | st.integers(0, total))
+        | st.tuples(st.just("bounds"), st.integers(0, n), st.integers(-1, n + 1))
+        | st.tuples(st.just("code"), st.none(), st.integers(0, 9)),
+        min_size=1,
+        max_size=3,
+    )
+
+
+def harm(parts, damage):
+    what, place, value = damage
+    if what == "swap":
+        parts.swap(place)
+    elif what == "more":
+        parts.lengths[place] += value
+    elif what == "code":
+        parts.code = value
+    else:
+        getattr(parts, what)[place] = value
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    data=st.data(),
+    count=st.integers(8, 20),
+    eod=st.sampled_from([0, 1, 299]),
+    dtype=st.sampled_from(["uint16", "int32"]),
+)
+def test_some_damages_at_once_are_mended_or_refused(tmp_path_factory, data, count, eod, dtype):
+    folder = tmp_path_factory.mktemp("pair")
+    bodies = st.lists(st.integers(2, 290), max_size=6)
+    damaged = Parts([[[*data.draw(bodies), eod]] for _ in range(count)], dtype)
+    for damage in data.draw(damages(damaged)):
+        harm(damaged, damage)
+    known = data.draw(st.sampled_from([None, eod]))
+    try:
+        result = mend(damaged, folder, eod=known)
+    except FormatError:
+        assert not list(folder.glob("new*"))
+        return
+    if result.changes:
+        assert written(folder / "new") == damaged.documents
+        assert verify(folder / "new", expect=Expected(eod_id=eod)).ok
+    else:
+        assert verify(folder / "old", expect=Expected(eod_id=known)).ok

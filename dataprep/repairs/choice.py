@@ -55,7 +55,9 @@ def _is_borne_out(reading: Reading, evidence: Evidence, conflict: bool) -> bool:
             return evidence.is_proof and evidence.num_ends >= ENOUGH
         return evidence.is_proof or (evidence.is_supported and evidence.is_known)
     if reading.kind == "tail":
-        return reading.is_certain or (evidence.is_supported and (not evidence.tail_eods or evidence.tail_is_zero))
+        if evidence.tail_eods and not reading.is_certain:  # zeros behind, and 0 is the EOD
+            return evidence.tail_is_zero and evidence.is_proof
+        return reading.is_certain or evidence.is_supported
     if reading.kind == "eod-uncounted":
         return evidence.is_proof and evidence.num_ends >= ENOUGH
     return evidence.is_proof or (reading.is_certain and (evidence.eod is None or evidence.is_supported))

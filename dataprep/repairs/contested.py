@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dataprep.repairs.case import NAME_EOD
-from dataprep.repairs.evidence import examine
+from dataprep.repairs.evidence import FEW, examine
 from dataprep.repairs.sequences import Rising, lasts, single
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def check_contested(case: Case, arrays: Arrays, measures: Measures, reading: Rea
         return
     what = "lengths and pointers contradict each other about the end of sequence"
     among = " of those with tokens" if measures.num_empty else ""
-    eod = evidence.eod if evidence.is_supported else None
+    eod = evidence.eod if evidence.is_supported or evidence.num_ends < FEW else None  # of a few, a guess only refuses
     for first, _, is_open in _contested(arrays, reading, case.bin_bytes, eod is not None):
         if is_open.any():
             number = first + int(is_open.argmax())

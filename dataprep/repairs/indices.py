@@ -78,6 +78,7 @@ def _bounded(case: Case, reading: Reading, evidence: Evidence, arrays: Arrays, m
     """The sequences with document boundaries that hold."""
     if measures.shift is not None:
         _check_ends(case, evidence)
+        _check_bounds(case, reading, evidence, arrays, measures)
         if measures.shift:
             case.change("boundaries-start", f"the document boundaries began at {measures.shift}, and not at 0")
         return reading.sequences
@@ -99,6 +100,20 @@ def _bounded(case: Case, reading: Reading, evidence: Evidence, arrays: Arrays, m
     some = f"{lost} documents without tokens" if lost > 0 else "documents without tokens, if there were any,"
     case.warnings.append(f"{some} are gone: where they were is not known")
     return sequences
+
+
+def _check_bounds(case: Case, reading: Reading, evidence: Evidence, arrays: Arrays, measures: Measures) -> None:
+    """Refuse boundaries that can be right, but most likely were those of documents of one sequence each.
+
+    A pair of which nothing else is wrong is left alone.
+    """
+    is_other = arrays.num_boundaries == arrays.num_sequences + 1 and measures.num_own < measures.num_bounds
+    if not (case.changes and is_other) or evidence.num_eods == evidence.num_with_eod:
+        return
+    whole = single(reading.sequences.num_sequences, reading.sequences.lengths)
+    if case.examine(replace(reading, sequences=whole)).is_proof:
+        text = f"there are as many documents as sequences, and each of these ends with the EOD {evidence.eod}"
+        raise case.refusal(("boundaries-order", f"{text}; yet by the boundaries they are not one each"), "")
 
 
 def _bounded_by_eods(case: Case, reading: Reading, eod: int, finding: Finding) -> Sequences:

@@ -143,6 +143,8 @@ def _with_tail(arrays: Arrays, measures: Measures, bin_bytes: int, item: int, si
     agrees = item in measures.pointer_items and arrays.is_whole("sequence_pointers")
     if not total or not agrees or total * item >= bin_bytes:
         return None
+    if not measures.last_length:
+        return None  # what is behind may be the last sequence
     certain = bin_bytes - total * item < item
     return Reading("tail", TOKENS[item], _sequences(arrays, measures), total, certain, item == size)
 
@@ -169,6 +171,8 @@ def _by_pointers(arrays: Arrays, measures: Measures, bin_bytes: int, size: int |
 
     whole = _bounded(arrays, measures, lengths)
     last = bin_bytes - measures.last_pointer
+    if (last == 0) != (measures.last_length == 0):
+        return None  # a sequence without tokens has the length 0
     closes = measures.last_length < 0 or measures.last_length * item == last
     agreeing = measures.num_agreeing[item] * 2 >= arrays.num_sequences - 1
     filled = measures.num_tokens is not None and measures.num_tokens * item == bin_bytes
