@@ -145,7 +145,7 @@ def test_eods_that_deepspeed_did_not_count_are_counted(sound, tmp_path):
 
 
 def test_deepspeeds_sentences_get_their_eod_at_the_end_of_the_document(tmp_path):
-    documents = [[[7, 8, 9], [1000 + i, EOD]] for i in range(9)]
+    documents = [[[7, 8, 9], [1000 + i, EOD]] for i in range(15)]
     sound = sentences([*documents, [], [[3, EOD]]])
 
     assert codes(mend(deepspeed(sound), tmp_path)) == ["eod-uncounted"]
@@ -161,12 +161,13 @@ def test_an_uncounted_token_that_is_not_always_the_same_is_not_taken_for_an_eod(
 
 
 def test_a_few_documents_prove_no_eod(tmp_path):
-    sound = pair([[100, 101, EOD], [102, EOD], [103, EOD]])
+    documents = [[100 + i, 101, EOD] for i in range(16)]
 
-    with pytest.raises(FormatError, match="bin-tail"):
-        mend(deepspeed(sound), tmp_path)
-    mend(deepspeed(sound), tmp_path, eod=EOD)
-    assert files(tmp_path / "new") == [sound.idx(), sound.bin()]
+    for eod in (None, EOD):
+        with pytest.raises(FormatError, match="bin-tail"):
+            mend(deepspeed(pair(documents[:15])), tmp_path, eod=eod)
+    mend(deepspeed(pair(documents)), tmp_path)
+    assert files(tmp_path / "new") == [pair(documents).idx(), pair(documents).bin()]
 
 
 @pytest.mark.parametrize("keep", [0, 10, 33, 34, 60, 190])

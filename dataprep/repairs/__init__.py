@@ -5,6 +5,7 @@
     readings    the ways to understand a pair that its sizes allow
     evidence    one pass over the .bin: its ids, and how documents end by a reading
     choice      which reading is borne out
+    contested   and whether it is so wherever lengths and pointers contradict each other
     indices     all of that: what a pair must have been by its index
     eods        and by the EODs in its .bin alone
     sequences   lengths and boundaries as streams, and what is made of them

@@ -87,6 +87,7 @@ class Case:
         changes, warnings: so far.
         bin, bin_bytes: the ``.bin``, and its size.
         header: of the ``.idx``; None without one.
+        proven_eod: the EOD that was known, if every document ends with it by what was found.
     """
 
     prefix: Path
@@ -95,6 +96,7 @@ class Case:
     watcher: Watcher
     changes: list[Change] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    proven_eod: int | None = None
 
     def __post_init__(self) -> None:
         self.bin = bin_path(self.prefix)

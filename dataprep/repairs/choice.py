@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dataprep.repairs.evidence import ENOUGH
+from dataprep.repairs.readings import tells_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,12 +55,13 @@ def _is_borne_out(reading: Reading, evidence: Evidence, conflict: bool) -> bool:
             return evidence.is_proof and evidence.num_ends >= ENOUGH
         return evidence.is_proof or (evidence.is_supported and evidence.is_known)
     if reading.kind == "tail":
+        if evidence.tail_eods and evidence.tail_is_zero and not reading.is_certain:  # zeros behind, and 0 is the EOD
+            return evidence.is_proof
         told = evidence.is_known or evidence.num_ends >= ENOUGH
         ends = evidence.ends_with_eod and told  # the last length is right, and so all of the index
-        stray = not evidence.tail_eods or evidence.tail_is_zero
-        return reading.is_certain or (evidence.is_supported and (stray or ends))
+        return reading.is_certain or (evidence.is_supported and (not evidence.tail_eods or ends))
     if reading.kind == "eod-uncounted":
-        return evidence.is_proof
+        return evidence.is_proof and evidence.num_ends >= ENOUGH
     return evidence.is_proof or (reading.is_certain and (evidence.eod is None or evidence.is_supported))
 
 
@@ -69,12 +71,17 @@ def turn(borne: Borne, examine: Examine, eod: int | None) -> Borne:
     Args:
         borne: what was chosen.
         examine: reads the ``.bin``.
-        eod: the id that ends documents, where it is known and not guessed: a guess fits either order.
+        eod: the id that ends documents, where it is known and not guessed: a guess fits either order, and so does an
+            id that is the same turned around, such as 0.
     """
     reading, evidence = borne
     no_ids = evidence.ids.are_no_numbers and reading.dtype.itemsize > 2
     no_ends = eod is not None and not evidence.is_supported
-    if reading.dtype.itemsize == 1 or not (no_ids or no_ends):
+    if (
+        reading.dtype.itemsize == 1
+        or not (no_ids or no_ends)
+        or (eod is not None and not tells_order(eod, reading.dtype))
+    ):
         return borne
     turned = replace(reading, dtype=reading.dtype.newbyteorder(">"))
     other = examine(turned)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dataprep.checks.report import Expected
 from dataprep.errors import EncodeError
 from dataprep.indexed import CODES, idx_path
 from dataprep.repairs.case import Case, Unusable
@@ -50,6 +51,7 @@ class Diagnosis:
         warnings: what the user has to know.
         cuts: the (document, sequence) at which the new pairs begin, and the end; none: all fits into one.
         bin_checksum: of the tokens as they were read, little-endian.
+        expect: what the new pairs have to fit.
         idx_checksum: that the new index must have, where it has to be the one that was published.
     """
 
@@ -60,6 +62,7 @@ class Diagnosis:
     warnings: tuple[str, ...]
     cuts: tuple[tuple[int, int], ...]
     bin_checksum: str
+    expect: Expected
     idx_checksum: str | None
 
     def to_json(self) -> dict[str, Any]:
@@ -95,7 +98,9 @@ def diagnose(prefix: Path, known: Known, scratch: Path, watcher: Watcher) -> Dia
     if published is not None and published.dtype == dtype and not any(c.code in RESHAPED for c in case.changes):
         idx_checksum = published.files.idx_checksum
     changes, warnings = tuple(case.changes), tuple(case.warnings)
-    return Diagnosis(reading, sequences, dtype, changes, warnings, parts, ids.checksum, idx_checksum)
+    is_other = np.dtype(dtype).itemsize != reading.dtype.itemsize  # else a dtype too small was so before
+    expect = Expected(vocab_size=known.vocab_size if is_other else None, eod_id=case.proven_eod)
+    return Diagnosis(reading, sequences, dtype, changes, warnings, parts, ids.checksum, expect, idx_checksum)
 
 
 def _check_ids(case: Case, ids: Ids) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from dataprep.indexed import CHUNK, DTYPES, MAGIC
 from dataprep.repairs.case import NAME_EOD
 from dataprep.repairs.evidence import Ids, examine, scan
-from dataprep.repairs.readings import TOKENS, Reading
+from dataprep.repairs.readings import TOKENS, Reading, tells_order
 from dataprep.repairs.sequences import single
 from dataprep.storage import explain, write_all
 
@@ -96,13 +96,13 @@ def find_documents(path: Path, dtype: np.dtype[Any], eod: int, scratch: Path, wa
 
     Args:
         path: of the ``.bin``.
-        dtype: of its tokens; turned around where they are ids only then.
+        dtype: of its tokens; turned around where they are ids only then, and the EOD is another one then.
         eod: the id.
         scratch: folder for a scratch file without a name, 8 bytes for each document.
         watcher: told of the bytes read.
     """
     found = _find(path, dtype, eod, scratch, watcher)
-    if dtype.itemsize > 1 and not (found.num_tokens and found.ids.are_ids):
+    if tells_order(eod, dtype) and not (found.num_tokens and found.ids.are_ids):
         turned = _find(path, dtype.newbyteorder(">"), eod, scratch, watcher)
         if not turned.doubt(eod):
             return turned
@@ -176,6 +176,7 @@ def by_eods(case: Case, reason: Finding) -> tuple[Reading, Sequences, Ids]:
         raise case.refusal((code, f"{text}, and the EODs do not tell better: {doubt}"), "")
     count = found.lengths.count
     reading = Reading("eods", found.dtype, single(count, found.lengths.pieces), found.num_tokens, True)
+    case.proven_eod = eod
     case.change(code, f"{text}; {count} documents were found by the EOD {eod} at their ends")
     case.note_order(reading)
     if case.bin_bytes > reading.num_bytes:
@@ -192,7 +193,7 @@ def by_eods(case: Case, reason: Finding) -> tuple[Reading, Sequences, Ids]:
 def _told_dtype(case: Case) -> np.dtype[Any] | None:
     """What the ``.bin`` holds, by what is left of the index, by the manifest, by the user, or by its ids."""
     published, header = case.known.published, case.header
-    if header is not None and header.magic == MAGIC and header.code in (1, 2, 3, 4, 5, 8):
+    if header is not None and header.magic == MAGIC and header.code in (3, 4, 5, 8):  # bytes fit any file
         return TOKENS[np.dtype(DTYPES[header.code]).itemsize]
     name = published.dtype if published is not None else case.known.dtype
     return TOKENS[np.dtype(name).itemsize] if name is not None else _only_dtype(case)

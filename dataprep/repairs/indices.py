@@ -10,6 +10,7 @@ import numpy as np
 from dataprep.indexed import idx_path
 from dataprep.repairs import choice, findings
 from dataprep.repairs.case import NAME_EOD, Unusable
+from dataprep.repairs.contested import check_contested
 from dataprep.repairs.eods import find_bounds
 from dataprep.repairs.measures import choose
 from dataprep.repairs.readings import is_single, item_size, readings
@@ -54,6 +55,7 @@ def by_index(case: Case) -> tuple[Reading, Sequences, Ids]:
         _keep_sound(case, arrays, measures, finding)
         raise Unusable(finding)
     reading, evidence = choice.turn(borne, case.examine, case.known.eod)
+    check_contested(case, arrays, measures, reading, evidence)
     modes = findings.modes(header, arrays)
     if modes is not None:
         raise case.refusal(modes, f"if they are none, cut them off a copy: truncate -s {arrays.end}")
@@ -81,6 +83,7 @@ def _bounded(case: Case, reading: Reading, evidence: Evidence, arrays: Arrays, m
     """The sequences with document boundaries that hold."""
     if measures.shift is not None:
         _check_ends(case, evidence)
+        _check_bounds(case, reading, evidence, arrays, measures)
         if measures.shift:
             case.change("boundaries-start", f"the document boundaries began at {measures.shift}, and not at 0")
         return reading.sequences
@@ -91,6 +94,7 @@ def _bounded(case: Case, reading: Reading, evidence: Evidence, arrays: Arrays, m
         return reading.sequences
     sequences = single(reading.sequences.num_sequences, reading.sequences.lengths)
     if evidence.is_proof:
+        case.proven_eod = case.known.eod
         case.change(code, f"{text}; each sequence ends with the EOD {evidence.eod}, and became a document")
     elif case.known.eod is not None:
         sequences = _bounded_by_eods(case, replace(reading, sequences=sequences), case.known.eod, (code, text))
@@ -103,6 +107,20 @@ def _bounded(case: Case, reading: Reading, evidence: Evidence, arrays: Arrays, m
     return sequences
 
 
+def _check_bounds(case: Case, reading: Reading, evidence: Evidence, arrays: Arrays, measures: Measures) -> None:
+    """Refuse boundaries that can be right, but most likely were those of documents of one sequence each.
+
+    A pair of which nothing else is wrong is left alone.
+    """
+    is_other = arrays.num_boundaries == arrays.num_sequences + 1 and measures.num_own < measures.num_bounds
+    if not (case.changes and is_other) or evidence.num_eods == evidence.num_with_eod:
+        return
+    whole = single(reading.sequences.num_sequences, reading.sequences.lengths)
+    if case.examine(replace(reading, sequences=whole)).is_proof:
+        text = f"there are as many documents as sequences, and each of these ends with the EOD {evidence.eod}"
+        raise case.refusal(("boundaries-order", f"{text}; yet by the boundaries they are not one each"), "")
+
+
 def _bounded_by_eods(case: Case, reading: Reading, eod: int, finding: Finding) -> Sequences:
     """The sequences as documents that end wherever one ends with the EOD."""
     code, text = finding
@@ -110,6 +128,7 @@ def _bounded_by_eods(case: Case, reading: Reading, eod: int, finding: Finding) -
     if not found.is_whole:
         text = f"{text}, and the EOD {eod} stands inside sequences as well, or not at the end of the last one"
         raise case.refusal((code, text), "")
+    case.proven_eod = eod
     case.change(code, f"{text}; a document was made to end wherever a sequence ends with the EOD {eod}")
 
     def boundaries() -> Iterator[Offsets]:
@@ -121,9 +140,15 @@ def _bounded_by_eods(case: Case, reading: Reading, eod: int, finding: Finding) -
 
 def _check_ends(case: Case, evidence: Evidence) -> None:
     """Hold the documents to the EOD that is known."""
-    if case.known.eod is None or evidence.is_supported:
+    if case.known.eod is None:
         return
     missing = evidence.num_ends - evidence.num_with_eod
+    if not missing:
+        case.proven_eod = case.known.eod
+        return
     text = f"{missing} of {evidence.num_ends} documents do not end with the EOD {case.known.eod}"
+    if evidence.is_supported:
+        case.warnings.append(f"{text}; nothing that was repaired has to do with it")
+        return
     advice = f"name another with --eod, or move {idx_path(case.prefix)} away to have it rebuilt from the EODs"
     raise case.refusal(("eod-missing", f"{text}: the .idx may be of another .bin"), advice)

@@ -62,6 +62,12 @@ def item_size(code: int) -> int | None:
     return np.dtype(DTYPES[code]).itemsize if code in DTYPES else None
 
 
+def tells_order(id_: int, dtype: np.dtype[Any]) -> bool:
+    """Whether an id is another one when its bytes are turned around: 0 is not."""
+    data = id_.to_bytes(8, "little")[: dtype.itemsize]
+    return data != data[::-1]
+
+
 def is_single(arrays: Arrays, measures: Measures) -> bool:
     """Whether broken boundaries were those of documents of one sequence each.
 
@@ -83,7 +89,7 @@ def readings(header: RawHeader, arrays: Arrays, measures: Measures, bin_bytes: i
     found = [
         by_lengths,
         _uncounted(arrays, measures, bin_bytes, size),
-        *(_with_tail(arrays, measures, bin_bytes, item, size) for item in ITEM_SIZES if size in (item, None)),
+        *(_with_tail(arrays, measures, bin_bytes, item, size) for item in ITEM_SIZES[1:] if size in (item, None)),
         _by_pointers(arrays, measures, bin_bytes, size),
     ]
     return [reading for reading in found if reading is not None]
@@ -114,14 +120,14 @@ def _by_lengths(arrays: Arrays, measures: Measures, bin_bytes: int, size: int | 
     if item not in measures.pointer_items and arrays.end > arrays.num_bytes:
         return None  # the index was cut off, and on top of that it is wrong
     certain = item == size or (item in measures.pointer_items and measures.pointers_tell)
-    if item == 1 and item != size:
-        return None  # any bytes are numbers below 256
+    if item == 1 and not (item == size and item in measures.pointer_items and measures.pointers_tell):
+        return None  # any bytes are numbers below 256: code, lengths, pointers and .bin have to agree
     return Reading("lengths", TOKENS[item], _sequences(arrays, measures), total, certain, item == size)
 
 
 def _uncounted(arrays: Arrays, measures: Measures, bin_bytes: int, size: int | None) -> Reading | None:
     total = measures.num_tokens
-    if not total or size is None or (measures.shift is None and not is_single(arrays, measures)):
+    if not total or size in (None, 1) or (measures.shift is None and not is_single(arrays, measures)):
         return None
     more = bin_bytes // size - total
     sequences = _sequences(arrays, measures)
@@ -137,13 +143,21 @@ def _with_tail(arrays: Arrays, measures: Measures, bin_bytes: int, item: int, si
     agrees = item in measures.pointer_items and arrays.is_whole("sequence_pointers")
     if not total or not agrees or total * item >= bin_bytes:
         return None
+    if not measures.last_length:
+        return None  # what is behind may be the last sequence
     certain = bin_bytes - total * item < item
     return Reading("tail", TOKENS[item], _sequences(arrays, measures), total, certain, item == size)
 
 
 def _by_pointers(arrays: Arrays, measures: Measures, bin_bytes: int, size: int | None) -> Reading | None:
     agrees = size in measures.pointer_items and not measures.num_negative  # the last length alone may be wrong then
-    if not measures.rising or size is None or agrees or (measures.pointer_bits | bin_bytes) % size or not bin_bytes:
+    if (
+        not measures.rising
+        or size in (None, 1)
+        or agrees
+        or (measures.pointer_bits | bin_bytes) % size
+        or not bin_bytes
+    ):
         return None
     item = size
 
@@ -157,6 +171,8 @@ def _by_pointers(arrays: Arrays, measures: Measures, bin_bytes: int, size: int |
 
     whole = _bounded(arrays, measures, lengths)
     last = bin_bytes - measures.last_pointer
+    if (last == 0) != (measures.last_length == 0):
+        return None  # a sequence without tokens has the length 0
     closes = measures.last_length < 0 or measures.last_length * item == last
     agreeing = measures.num_agreeing[item] * 2 >= arrays.num_sequences - 1
     filled = measures.num_tokens is not None and measures.num_tokens * item == bin_bytes

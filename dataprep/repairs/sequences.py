@@ -119,17 +119,19 @@ def without_empty(sequences: Sequences) -> Sequences:
     return Sequences(sum(len(piece) for piece in lengths()), sequences.num_documents, lengths, boundaries)
 
 
+def lasts(sequences: Sequences) -> Iterator[Offsets]:
+    """The number of the last sequence of each document that has one."""
+    before = 0
+    for bounds in sequences.boundaries():
+        yield bounds[np.diff(bounds, prepend=before) > 0] - 1
+        before = int(bounds[-1])
+
+
 def with_eod(sequences: Sequences) -> Sequences:
     """The same, the last sequence of each document that has one longer by a token."""
 
-    def last() -> Iterator[Offsets]:
-        before = 0
-        for bounds in sequences.boundaries():
-            yield bounds[np.diff(bounds, prepend=before) > 0] - 1
-            before = int(bounds[-1])
-
     def lengths() -> Iterator[Offsets]:
-        numbers, start = Rising(last()), 0
+        numbers, start = Rising(lasts(sequences)), 0
         for piece in sequences.lengths():
             longer = piece.copy()
             longer[numbers.take(start + len(piece)) - start] += 1

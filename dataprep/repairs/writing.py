@@ -163,7 +163,7 @@ def write(
         checksums = _checksums(diagnosis, list(pairs.values()), [copied for _, (copied,) in written.values()])
         watcher.stage("verify", sum(pair.num_bytes for pair in pairs.values()))
         for (name, pair), checksum in zip(pairs.items(), checksums, strict=True):
-            report = outputs.prove(name, [Copied(pair.prefix, pair.num_bytes, checksum)], watcher)
+            report = outputs.prove(name, [Copied(pair.prefix, pair.num_bytes, checksum)], watcher, diagnosis.expect)
             source = Path(os.path.abspath(pair.prefix))
             lineage = Lineage()
             lineage.add(source, manifest, [(pair.first_document, pair.first_document + pair.num_documents)])

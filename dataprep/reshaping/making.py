@@ -35,7 +35,7 @@ from dataprep.watcher import Progress, Silent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dataprep.checks.report import Report
+    from dataprep.checks.report import Expected, Report
     from dataprep.manifest import PairManifest
     from dataprep.storage import AtomicFile
     from dataprep.watcher import Watcher
@@ -178,13 +178,14 @@ class Outputs:
         """Where a pair is made."""
         return self._folder / prefix.name
 
-    def prove(self, prefix: Path, parts: Sequence[Copied], watcher: Watcher) -> Report:
+    def prove(self, prefix: Path, parts: Sequence[Copied], watcher: Watcher, expect: Expected | None = None) -> Report:
         """Read back what was written.
 
         Args:
             prefix: the pair's final one.
             parts: what the ``.bin`` is made of, in its order.
             watcher: is told of the bytes read.
+            expect: what it has to fit.
 
         Raises:
             OutputError: it is not what was to be written, or no training could use it.
@@ -193,9 +194,7 @@ class Outputs:
         ends = list(accumulate(part.num_bytes for part in parts))
         expected = [part.checksum for part in parts]
         told = list(zip(ends, expected, strict=True))
-        report = verify(
-            private, level="tokens", parts=told, progress=lambda count: watcher(Progress(source_bytes=count))
-        )
+        report = verify(private, "tokens", expect, told, lambda count: watcher(Progress(source_bytes=count)))
         if report.ok:
             return report
         found, _ = stretches(private, ends, Silent())
