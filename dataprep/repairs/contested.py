@@ -93,12 +93,13 @@ def _contested(arrays: Arrays, reading: Reading, bin_bytes: int, has_eod: bool) 
             is_open = differs[:-1] & (follows != ends) & (follows % size == 0) & (steps[:-1] > 0) & (steps[1:] > 0)
             start = int(ends[-1])
         has_tokens = lengths[:-1] > 0
-        differs, is_open = differs[:-1][has_tokens], is_open[has_tokens]
-        is_last = np.zeros(len(differs), np.bool_)
-        is_last[numbers.take(first + len(differs)) - first] = True
+        touched = (differs[:-1] | differs[1:])[has_tokens]  # its end, or the start of the next
+        is_open = is_open[has_tokens]
+        is_last = np.zeros(len(touched), np.bool_)
+        is_last[numbers.take(first + len(touched)) - first] = True
         is_told = is_last & has_eod
-        yield first, differs & is_told, is_open & ~is_told
-        first += len(differs)
+        yield first, touched & is_told, is_open & ~is_told
+        first += len(touched)
 
 
 def _windows(arrays: Arrays, bin_bytes: int) -> Iterator[tuple[Offsets, Offsets]]:

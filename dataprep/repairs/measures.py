@@ -32,8 +32,8 @@ class Measures:
         num_empty: lengths of 0.
         pointer_items: item sizes by which the pointers that are there are what the lengths make of them.
         pointers_tell: they are all there, and one of them is more than 0: they allow no other item size.
-        rising: the pointers are all there, begin at 0, never fall, stay within the ``.bin``, and stand still no more
-            often than there are lengths of 0.
+        rising: the pointers are all there, begin at 0, always rise, and stay within the ``.bin``: one that stands still
+            may be wrong like the length of 0 before it.
         pointer_bits: all pointers, or-ed: an item size divides all of them if it divides this.
         last_length, last_pointer: of the last sequence.
         num_agreeing: for each item size, how many lengths are the step to the next pointer.
@@ -90,7 +90,7 @@ def measure(arrays: Arrays, bin_bytes: int) -> Measures:
         num_empty=sums.num_empty,
         pointer_items=frozenset(sums.items),
         pointers_tell=whole and sums.bits != 0,
-        rising=whole and sums.rising and sums.num_still <= sums.num_empty and arrays.num_sequences > 0,
+        rising=whole and sums.rising and not sums.num_still and arrays.num_sequences > 0,
         pointer_bits=sums.bits,
         last_length=sums.last_length,
         last_pointer=sums.last_pointer,
