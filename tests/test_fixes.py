@@ -60,7 +60,7 @@ DAMAGES = {
     "no-documents": lambda p: write(p, bounds=np.array([])),
     "length-negative": lambda p: patched(idx_path(p), LENGTHS + 40, struct.pack("<i", -1)),
     "pointers": lambda p: patched(idx_path(p), POINTERS + 80, struct.pack("<q", 7)),
-    "bin-tail": lambda p: appended(bin_path(p), np.array([1, 2, EOD], "<u2").tobytes()),
+    "bin-tail": lambda p: appended(bin_path(p), np.array([5, 6], "<u2").tobytes()),
     "eod-uncounted": lambda p: write(p, lengths=np.full(N, 3)),
     "boundaries-start": bound(0, 1),
     "boundaries-order": bound(9, 3),

@@ -580,7 +580,7 @@ HARMLESS = {"an_empty_sequence", "bin_of_the_other_dtype"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("has_manifest", "mended"), [(True, 188), (False, 151)])
+@pytest.mark.parametrize(("has_manifest", "mended"), [(True, 187), (False, 149)])
 def test_repair_gives_the_very_bytes_back_or_refuses(world, has_manifest, mended):
     """The figures of dataprep/README.md."""
     count = 0

@@ -30,8 +30,8 @@ class Rule:
 _REPAIR = "dataprep repair {prefix} --output NEW"
 _BY_EOD = f"{_REPAIR} --eod ID; or --tokenizer T in place of --eod ID; --dtype where the tokens do not tell it"
 _TAIL = (
-    f"{_REPAIR}; it cuts the tail off where the last document ends with the EOD that ends the others, which few "
-    "documents do not tell: name it with --eod ID. Where they end with none: copy both files again"
+    f"{_REPAIR}; it cuts off a tail that holds no EOD, which few documents do not tell: name it with --eod ID. A tail "
+    "with EODs may be documents that the .idx does not know: copy both files again"
 )
 _REBUILD = "build the dataset again"
 _COPY = "copy both files again from where they were written, or build the dataset again"

@@ -55,11 +55,9 @@ def _is_borne_out(reading: Reading, evidence: Evidence, conflict: bool) -> bool:
             return evidence.is_proof and evidence.num_ends >= ENOUGH
         return evidence.is_proof or (evidence.is_supported and evidence.is_known)
     if reading.kind == "tail":
-        if evidence.tail_eods and evidence.tail_is_zero and not reading.is_certain:  # zeros behind, and 0 is the EOD
-            return evidence.is_proof
-        told = evidence.is_known or evidence.num_ends >= ENOUGH
-        ends = evidence.ends_with_eod and told  # the last length is right, and so all of the index
-        return reading.is_certain or (evidence.is_supported and (not evidence.tail_eods or ends))
+        if evidence.tail_eods and not reading.is_certain:  # documents behind: the .idx may be of a shorter run
+            return evidence.tail_is_zero and evidence.is_proof  # or zeros, and 0 is the EOD
+        return reading.is_certain or evidence.is_supported
     if reading.kind == "eod-uncounted":
         return evidence.is_proof and evidence.num_ends >= ENOUGH
     return evidence.is_proof or (reading.is_certain and (evidence.eod is None or evidence.is_supported))

@@ -66,7 +66,7 @@ def undecided(candidates: list[Reading], bin_bytes: int) -> Finding:
     if tail is not None:
         behind = bin_bytes - tail.num_bytes
         text = f"the .bin goes on for {behind} bytes behind the last sequence"
-        return "bin-tail", f"{text}, and no EOD proves that the last document ends there"
+        return "bin-tail", f"{text}: documents, perhaps, that the .idx does not know; no EOD proves that they are none"
     if any(reading.kind == "pointers" for reading in candidates):
         return "pointers", "lengths and pointers contradict each other, and the .bin does not say which are right"
     return "bin-size", "the sizes allow several ways to read the .bin, and its ids do not say which is right"

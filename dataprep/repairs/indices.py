@@ -62,11 +62,6 @@ def by_index(case: Case) -> tuple[Reading, Sequences, Ids]:
     for code, text in findings.differences(header, arrays, measures, reading, case.bin_bytes):
         case.change(code, text)
     case.note_order(reading)
-    if evidence.tail_eods and not evidence.tail_is_zero:
-        case.warnings.append(
-            f"what was cut off holds the EOD {evidence.tail_eods} times: documents, perhaps, that the .idx does "
-            f"not know; to keep them, move {idx_path(case.prefix)} away and have it rebuilt with --eod {evidence.eod}"
-        )
     return reading, _bounded(case, reading, evidence, arrays, measures), evidence.ids
 
 
