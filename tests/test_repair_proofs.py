@@ -195,6 +195,17 @@ def test_boundaries_that_the_eods_contradict_are_not_believed(tmp_path):
         mend(damaged, tmp_path, eod=EOD)
 
 
+@pytest.mark.parametrize("wanted", [{"dtype": "int32"}, {"documents": True}, {}])
+def test_boundaries_are_held_to_the_eods_whenever_something_is_written(tmp_path, wanted):
+    damaged = parts()
+    damaged.bounds[20] += 1
+    if not wanted:
+        damaged.code = 3  # int16, which becomes uint16
+
+    with pytest.raises(FormatError, match=r"boundaries-order.*as many documents as sequences"):
+        mend(damaged, tmp_path, eod=EOD, **wanted)
+
+
 def test_sentences_in_as_many_documents_keep_them(tmp_path):
     damaged = Parts([[], [[100], [101, EOD]]] * 20)
     damaged.pointers[3] = 2**40

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dataprep.indexed import idx_path
+from dataprep.indexed import DTYPES, idx_path
 from dataprep.repairs import choice, findings
 from dataprep.repairs.case import NAME_EOD, Unusable
 from dataprep.repairs.contested import check_contested
@@ -108,7 +108,9 @@ def _check_bounds(case: Case, reading: Reading, evidence: Evidence, arrays: Arra
     A pair of which nothing else is wrong is left alone.
     """
     is_other = arrays.num_boundaries == arrays.num_sequences + 1 and measures.num_own < measures.num_bounds
-    if not (case.changes and is_other) or evidence.num_eods == evidence.num_with_eod:
+    usual = case.header is not None and DTYPES.get(case.header.code) in (np.uint16, np.int32)
+    is_written = case.changes or case.known.documents or case.known.dtype is not None or not usual
+    if not (is_written and is_other) or evidence.num_eods == evidence.num_with_eod:
         return
     whole = single(reading.sequences.num_sequences, reading.sequences.lengths)
     if case.examine(replace(reading, sequences=whole)).is_proof:
