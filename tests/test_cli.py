@@ -208,14 +208,16 @@ def test_version_is_printed_alone(folder):
 
 
 def test_a_foreign_manifest_beside_a_pair_is_no_obstacle(folder, made, tmp_path):
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
     for suffix in (".bin", ".idx"):
-        shutil.copy(made.stdout.strip() + suffix, tmp_path / f"x{suffix}")
+        shutil.copy(made.stdout.strip() + suffix, foreign / f"x{suffix}")
     for content in ("[]", '{"schema_version": 1}', "{"):
-        (tmp_path / "manifest.json").write_text(content)
-        done = dataprep("verify", tmp_path, cwd=folder)
+        (foreign / "manifest.json").write_text(content)
+        done = dataprep("verify", foreign, cwd=folder)
         assert (done.returncode, done.stderr) == (0, ""), content
         assert "warning manifest" in done.stdout
-    assert dataprep("list", "datasets", "-o", tmp_path.parent, "--json", cwd=folder).stdout == "[]\n"
+    assert dataprep("list", "datasets", "-o", tmp_path, "--json", cwd=folder).stdout == "[]\n"
 
 
 def test_a_full_device_is_an_error_and_no_traceback(folder, made):

@@ -223,7 +223,7 @@ def _wait(process: subprocess.Popen[str], happened) -> bool:
         with contextlib.suppress(FileNotFoundError):  # a folder that was renamed while `glob` looked into it
             if happened():
                 return True
-        time.sleep(0.0005)
+        time.sleep(0.002)
     return False
 
 
@@ -345,9 +345,10 @@ def test_ctrl_c_is_one_line_and_130(job, tmp_path, processes):
     finally:
         _end(process)
     assert process.returncode == 130
-    assert len(errors.splitlines()) == 1, errors
-    assert "interrupted" in errors
-    assert "run the same command again" in errors
+    # A line of progress comes every five seconds, which a busy machine may take until now.
+    (said,) = (line for line in errors.splitlines() if not line.startswith("tokenize: "))
+    assert "interrupted" in said
+    assert "run the same command again" in said
     assert printed == ""
     end = time.monotonic() + 10
     while _group(process.pid) and time.monotonic() < end:

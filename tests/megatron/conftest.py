@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,33 +53,29 @@ def process_group(megatron: SimpleNamespace) -> Iterator[None]:
 
 @pytest.fixture
 def read_by_megatron(megatron: SimpleNamespace) -> Callable[..., None]:
-    """Read a pair whole by Megatron's reader in each of its ways; it has to be `documents` (lists of ids), of `dtype`.
+    """Read a pair whole by Megatron's reader in each of its ways; it has to hold `documents`, in `dtype`.
 
-    An empty document is a boundary without a sequence.
+    A document is its ids, or, where it is cut into sequences, a list of theirs; without ids it has no sequence.
     """
 
-    def read(prefix: str | Path, documents: list[list[int]], dtype: str) -> None:
-        sequences = [np.array(ids, dtype) for ids in documents if ids]
-        lengths = [len(ids) for ids in sequences]
-        boundaries = np.cumsum([0, *(1 if ids else 0 for ids in documents)])
+    def read(prefix: str | Path, documents: list[list], dtype: str) -> None:
+        cut = [ids if ids and isinstance(ids[0], list) else [ids] if ids else [] for ids in documents]
+        sequences = [ids for document in cut for ids in document]
+        ends = np.cumsum([0, *map(len, sequences)])
         for mmap in (True, False):
             theirs = megatron.IndexedDataset(str(prefix), mmap=mmap)
             assert len(theirs) == len(sequences)
             assert theirs.index.dtype == np.dtype(dtype)
-            assert theirs.sequence_lengths.tolist() == lengths
-            assert theirs.document_indices.tolist() == boundaries.tolist()
-            assert theirs.index.sequence_pointers.tolist() == [
-                end * np.dtype(dtype).itemsize for end in np.cumsum([0, *lengths])[:-1].tolist()
-            ]
-            for i, expected in enumerate(sequences):
-                for found in (theirs[i], theirs.get(i), theirs.get(i, len(expected) // 2, 1)):
-                    assert found.dtype == expected.dtype
-                    wanted = expected if len(found) == len(expected) else expected[len(expected) // 2 :][:1]
-                    assert np.array_equal(found, wanted), f"sequence {i}, mmap={mmap}"
-            whole = theirs[: len(sequences)] if sequences else []
-            assert [part.tolist() for part in whole] == [ids.tolist() for ids in sequences]
+            assert theirs.sequence_lengths.tolist() == np.diff(ends).tolist()
+            assert theirs.index.sequence_pointers.tolist() == (ends[:-1] * np.dtype(dtype).itemsize).tolist()
+            assert theirs.document_indices.tolist() == np.cumsum([0, *map(len, cut)]).tolist()
+            for i, ids in enumerate(sequences):
+                assert theirs[i].dtype == np.dtype(dtype)
+                assert theirs[i].tolist() == ids, f"sequence {i}, mmap={mmap}"
+                assert theirs.get(i, len(ids) // 2, 1).tolist() == ids[len(ids) // 2 :][:1]
+            assert [ids.tolist() for ids in theirs[:]] == sequences
         ours = dataprep.open_dataset(prefix)
-        assert [ours.document(i).tolist() for i in range(ours.num_documents)] == documents
+        assert [[ids.tolist() for ids in ours[int(a) : int(b)]] for a, b in pairwise(ours.document_indices)] == cut
 
     return read
 
