@@ -133,7 +133,16 @@ def test_wheel_names_itself(wheel):
     assert metadata["Name"] == "dataprep-llm"
     assert metadata["Version"] == dataprep.__version__
     assert metadata["License-Expression"] == "Apache-2.0"
-    assert set(metadata.get_all("Provides-Extra")) == {"bench", "s3", "gcs", "train", "serve", "dev"}
+    assert set(metadata.get_all("Provides-Extra")) == {
+        "bench",
+        "s3",
+        "gcs",
+        "train",
+        "serve",
+        "dev",
+        "plot",
+        "sentences",
+    }
 
 
 def test_sdist_gives_the_same_wheel(wheel, wheel_from_sdist):
