@@ -619,8 +619,8 @@ def test_pointers_at_the_32_bit_boundaries(tmp_path, monkeypatch, dtype):
     """Of bytes and of tokens, in the first input and in a later one; nothing is read but the indices."""
     unread = "xxh3_128:" + "0" * 32
 
-    def verify(prefix, *, level, parts, progress):
-        report = dataprep.verify(prefix, "index")
+    def verify(prefix, level, expect, parts, progress):
+        report = dataprep.verify(prefix, "index", expect)
         report.bin_checksum = unread
         return report
 
