@@ -344,7 +344,7 @@ def test_ctrl_c_is_one_line_and_130(job, tmp_path, processes):
         printed, errors = process.communicate(timeout=30)
     finally:
         _end(process)
-    assert process.returncode == 130
+    assert process.returncode == 130, errors
     # A line of progress comes every five seconds, which a busy machine may take until now.
     (said,) = (line for line in errors.splitlines() if not line.startswith("tokenize: "))
     assert "interrupted" in said

@@ -419,7 +419,7 @@ def test_bad_requests(tmp_path):
             "dir/new/ is a folder; name the pair in it",
         ),
         (lambda: split(prefix, f"{tmp_path}/new/", documents=1), "new/ is a folder; name the pair in it"),
-        (lambda: sample(prefix, "", 1), "--output is empty; name the new pair"),
+        (lambda: sample(prefix, "", 1), "--output names nothing; name the new pair"),
         (lambda: merge([prefix], tmp_path / "old"), "Megatron's indices of a dataset"),
         (lambda: split(prefix, new), "one of --documents, --tokens and --fractions"),
         (lambda: split(prefix, new, documents=1, tokens=1), "one of --documents, --tokens and --fractions"),

@@ -8,15 +8,12 @@ import struct
 from typing import TYPE_CHECKING
 
 from dataprep.checks.report import Place
-from dataprep.indexed import DTYPES, HEADER, MAGIC, VERSION, Header, bin_path, idx_path
+from dataprep.indexed import DTYPES, HEADER, MAGIC, MAX_SEQUENCES, VERSION, Header, bin_path, idx_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from dataprep.checks.report import Report
-
-MAX_SEQUENCES = 2**31 - 1
-"""Megatron numbers sequences by int32 (megatron/core/datasets/gpt_dataset.py, `_build_document_index`)."""
 
 FOREIGN = {
     b"TNTIDX\x00\x00": "TNTIDX, the old 'lazy' or 'cached' index of fairseq and of Megatron-LM before 2023",

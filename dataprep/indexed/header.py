@@ -27,6 +27,9 @@ DTYPES: dict[int, type[np.generic]] = {
     8: np.uint16,
 }
 CODES = {np.dtype(kind).name: code for code, kind in DTYPES.items()}
+MAX_SEQUENCES = 2**31 - 1
+"""Of one pair: Megatron numbers them by int32 (megatron/core/datasets/gpt_dataset.py, `_build_document_index`)."""
+
 CHUNK = 1 << 20
 """Documents handled at a time while an index is written or merged: 4 to 8 MiB."""
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from dataprep.checks.report import Expected
 from dataprep.errors import EncodeError
-from dataprep.indexed import CODES, idx_path
+from dataprep.indexed import CODES, MAX_SEQUENCES, idx_path
 from dataprep.repairs.case import Case, Unusable
 from dataprep.repairs.eods import by_eods
 from dataprep.repairs.indices import by_index
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from dataprep.repairs.readings import Reading
     from dataprep.repairs.sequences import Sequences
     from dataprep.watcher import Watcher
-
-MAX_SEQUENCES = 2**31 - 1
-"""Of one pair: Megatron's sample index is int32 (Megatron-LM#1056)."""
 
 RESHAPED = {"sentence-level", "sequences-empty"}
 """Changes after which an index is not the one that was published."""

@@ -53,8 +53,8 @@ def output_prefix(text: str | Path) -> Path:
         BusyError: another process makes pairs of this name.
     """
     path = Path(text)
-    if not str(text):
-        raise SpecError("--output is empty; name the new pair, as in data/merged")
+    if path == Path():
+        raise SpecError("--output names nothing; name the new pair, as in data/merged")
     if path.suffix in (".bin", ".idx"):
         path = path.with_suffix("")
     if str(text).endswith(os.sep) or not path.name or (path.is_dir() and not _caches(path).exists()):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import dataprep
 from dataprep.errors import FormatError, SpecError
-from dataprep.indexed import HEADER, bin_path
+from dataprep.indexed import HEADER, MAX_SEQUENCES, bin_path
 from dataprep.inspection import length_summary
 from dataprep.layout import find_prefix
 from dataprep.manifest import PairManifest
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from dataprep.watcher import Watcher
 
 log = logging.getLogger(__name__)
-
-MAX_SEQUENCES = 2**31 - 1
-"""Of one pair: Megatron's sample index is int32 (Megatron-LM#1056)."""
 
 MAX_NAMED_RUNS = 10_000
 """Runs of drawn documents that a manifest names one by one, with where they are from."""
