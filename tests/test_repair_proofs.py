@@ -206,6 +206,36 @@ def test_boundaries_are_held_to_the_eods_whenever_something_is_written(tmp_path,
         mend(damaged, tmp_path, eod=EOD, **wanted)
 
 
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_boundaries_of_a_few_documents_are_held_to_a_guessed_eod(tmp_path, count):
+    """It proves nothing, but makes another reading as likely."""
+    damaged = parts(count)
+    damaged.bounds[1] = 2 if count > 2 else 0
+    damaged.pointers[-1] = 2**40
+    with pytest.raises(FormatError, match=r"boundaries-order: .*each of these ends with the EOD 1; yet"):
+        mend(damaged, tmp_path)
+
+
+def test_boundaries_of_which_one_is_lost_are_held_to_the_eods(tmp_path):
+    """[0 2 2] lost its end, and what is left holds: one document of both sequences."""
+    damaged = parts(2)
+    damaged.bounds[1] = 2
+    prefix = damaged.write(tmp_path)
+    index = prefix.with_name("old.idx")
+    index.write_bytes(index.read_bytes()[:-8])
+    with pytest.raises(FormatError, match=r"boundaries-order: there are, or were, as many documents as sequences"):
+        repair(prefix, tmp_path / "new", Wanted(eod=EOD))
+
+
+@pytest.mark.parametrize("count", [2, 40])
+def test_a_wrong_first_pointer_does_not_hide_that_the_others_are_right(tmp_path, count):
+    damaged = parts(count)
+    damaged.swap(0)
+    damaged.pointers[0] = 2**20
+    with pytest.raises(FormatError, match="pointers: lengths and pointers contradict each other"):
+        mend(damaged, tmp_path)
+
+
 def test_sentences_in_as_many_documents_keep_them(tmp_path):
     damaged = Parts([[], [[100], [101, EOD]]] * 20)
     damaged.pointers[3] = 2**40

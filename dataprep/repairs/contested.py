@@ -103,11 +103,17 @@ def _contested(arrays: Arrays, reading: Reading, bin_bytes: int, has_eod: bool) 
 
 
 def _windows(arrays: Arrays, bin_bytes: int) -> Iterator[tuple[Offsets, Offsets]]:
-    """Lengths of some sequences and of the next one; their pointers and the next two. Behind all, the file ends."""
+    """Lengths of some sequences and of the next one; their pointers and the next two. Behind all, the file ends.
+
+    The first pointer is 0, whatever the index says.
+    """
+    is_first = True
     ahead, places = np.empty(0, np.int64), np.empty(0, np.int64)
     both = zip(arrays.pieces("sequence_lengths"), arrays.pieces("sequence_pointers"), strict=True)
     for lengths, pointers in both:
         ahead, places = np.concatenate([ahead, lengths]), np.concatenate([places, pointers])
+        if is_first:
+            places[:1], is_first = 0, False
         if len(ahead) > 2:
             yield ahead[:-1], places
             ahead, places = ahead[-2:], places[-2:]

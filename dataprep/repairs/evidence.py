@@ -124,9 +124,14 @@ class Evidence:
         return self.eod is not None and told and self.num_with_eod * 2 > self.num_ends
 
     @property
+    def is_alike(self) -> bool:
+        """All documents end with the same id; of a few, that is enough to doubt another reading, not to prove one."""
+        return self.eod is not None and self.num_with_eod == self.num_ends
+
+    @property
     def is_proof(self) -> bool:
-        """All documents do."""
-        return self.is_supported and self.num_with_eod == self.num_ends
+        """All documents end with the EOD."""
+        return self.is_supported and self.is_alike
 
 
 def scan(path: Path, dtype: np.dtype[Any], watcher: Watcher) -> Iterator[tuple[int, npt.NDArray[Any]]]:

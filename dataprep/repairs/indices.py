@@ -107,14 +107,16 @@ def _check_bounds(case: Case, reading: Reading, evidence: Evidence, arrays: Arra
 
     A pair of which nothing else is wrong is left alone.
     """
-    is_other = arrays.num_boundaries == arrays.num_sequences + 1 and measures.num_own < measures.num_bounds
-    usual = case.header is not None and DTYPES.get(case.header.code) in (np.uint16, np.int32)
+    assert case.header is not None
+    one_each = arrays.num_sequences + 1
+    is_other = one_each in (arrays.num_boundaries, case.header.num_boundaries) and measures.num_own < one_each
+    usual = DTYPES.get(case.header.code) in (np.uint16, np.int32)
     is_written = case.changes or case.known.documents or case.known.dtype is not None or not usual
     if not (is_written and is_other) or evidence.num_eods == evidence.num_with_eod:
         return
     whole = single(reading.sequences.num_sequences, reading.sequences.lengths)
-    if case.examine(replace(reading, sequences=whole)).is_proof:
-        text = f"there are as many documents as sequences, and each of these ends with the EOD {evidence.eod}"
+    if case.examine(replace(reading, sequences=whole)).is_alike:
+        text = f"there are, or were, as many documents as sequences, and each of these ends with the EOD {evidence.eod}"
         raise case.refusal(("boundaries-order", f"{text}; yet by the boundaries they are not one each"), "")
 
 
