@@ -3,7 +3,7 @@
     lines -> processes that cut, see `punkt` -> sentences as a batch -> engine -> BOS, EOD -> .bin and .idx
 
 Cutting is Python and takes most of the time: it has the processes. Nothing is kept of a run that dies. A text that is
-a list of strings is cut already, with or without the flag, as it is for Megatron.
+a list of strings is cut already, as it is for Megatron without the flag; with it, Megatron's script dies of a list.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     sample   documents of a pair, drawn at random, in its order          -> NEW
 
 No id is changed and no document is cut. What was copied is held to the checksum that the input's manifest states, or
-else to the input itself, read once more.
+else to the input itself, read once more; documents that were drawn, to what was read of them.
 """
 
 from __future__ import annotations
