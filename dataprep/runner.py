@@ -21,9 +21,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 import dataprep
 from dataprep.cluster import Cluster
@@ -32,7 +30,7 @@ from dataprep.fetching import fetch
 from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
 from dataprep.layout import Layout, sweep
-from dataprep.manifest import Counts, DatasetManifest, EngineRecord, PairFiles, Prefix, Unit, load_manifest
+from dataprep.manifest import Counts, DatasetManifest, EngineRecord, Unit, load_manifest
 from dataprep.planning import Request, resolve, with_contents
 from dataprep.stages import merge, publish, tokenize
 from dataprep.stages.verify import verify
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from dataprep.checks.report import Report
     from dataprep.watcher import Watcher
 
 log = logging.getLogger(__name__)
@@ -184,7 +181,7 @@ def _build(request: Request, watcher: Watcher) -> Result:
             dataprep_version=dataprep.__version__,
             recipe_digest=request.digest,
             recipe=recipe.model_copy(update={"files": supply.files()}),
-            prefixes=(_prefix(layout.stem, recipe.dtype, report, index),),
+            prefixes=(report.entry(layout.stem, recipe.dtype, *index),),
             counts=merger.counts,
             lengths=length_summary(merger.lengths()),
             provenance=tuple(merger.spans),
@@ -245,24 +242,6 @@ def _gate(request: Request, supply: Supply, job: tokenize.Job, watcher: Watcher)
     groups, units = len(supply.plan.groups), len(supply.known())
     _event(request.layout, "start", groups=groups, units=units, engine=gate.engine.name)
     return gate
-
-
-def _prefix(name: str, dtype: Literal["uint16", "int32"], report: Report, index: tuple[int, str]) -> Prefix:
-    assert report.bin_checksum is not None
-    files = PairFiles(
-        bin_bytes=report.num_tokens * np.dtype(dtype).itemsize,
-        bin_checksum=report.bin_checksum,
-        idx_bytes=index[0],
-        idx_checksum=index[1],
-    )
-    return Prefix(
-        name=name,
-        num_documents=report.num_documents,
-        num_sequences=report.num_sequences,
-        num_tokens=report.num_tokens,
-        dtype=dtype,
-        files=files,
-    )
 
 
 def _in_order(

@@ -6,7 +6,10 @@ import shlex
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from dataprep.checks.rules import RULES
+from dataprep.manifest import PairFiles, Prefix
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,6 +165,29 @@ class Report:
         values = {key: value for key, value in vars(self).items() if key != "problems"}
         problems = [problem.to_json() for problem in self.problems]
         return {**values, "schema_version": SCHEMA, "ok": self.ok, "problems": problems}
+
+    def entry(self, name: str, dtype: Literal["uint16", "int32"], idx_bytes: int, idx_checksum: str) -> Prefix:
+        """What a manifest says of a pair that was just written and read back.
+
+        Args:
+            name: of the prefix, without its folder.
+            dtype: of the tokens.
+            idx_bytes, idx_checksum: of the index as it was written.
+        """
+        assert self.bin_checksum is not None
+        return Prefix(
+            name=name,
+            num_documents=self.num_documents,
+            num_sequences=self.num_sequences,
+            num_tokens=self.num_tokens,
+            dtype=dtype,
+            files=PairFiles(
+                bin_bytes=self.num_tokens * np.dtype(dtype).itemsize,
+                bin_checksum=self.bin_checksum,
+                idx_bytes=idx_bytes,
+                idx_checksum=idx_checksum,
+            ),
+        )
 
     def named(self, name: str) -> Report:
         """The same report of a pair that will have another name: what a manifest keeps."""

@@ -13,7 +13,6 @@ import numpy as np
 
 from dataprep.errors import OutputError
 from dataprep.indexed import Index, bin_path, idx_path
-from dataprep.reshaping.making import entry_of
 from dataprep.reshaping.selections import BLOCK_DOCUMENTS, Drawn, open_bin, read_documents, write_pair
 from dataprep.stages.verify import verify
 from dataprep.storage import copy_range, explain, make_folder, write_all
@@ -112,7 +111,7 @@ def deal(source: Path, manifest: DatasetManifest, number: int, target: Path, wat
         raise OutputError(f"{target} is not what was written: {report.problems[0].message}; run again")
     return manifest.model_copy(
         update={
-            "prefixes": (entry_of(target.name, manifest.recipe.dtype, report, idx),),
+            "prefixes": (report.entry(target.name, manifest.recipe.dtype, idx.num_bytes, idx.checksum),),
             "verification": {**report.to_json(), "prefix": target.name},
         }
     )

@@ -28,7 +28,7 @@ from dataprep.errors import OutputError
 from dataprep.indexed import CODES, Header, IndexedDataset, IndexWriter, bin_path, idx_path, write_index
 from dataprep.inspection import document_lengths, length_summary
 from dataprep.layout import sweep
-from dataprep.manifest import Counts, DatasetManifest, EngineRecord, PairFiles, Prefix, Slice, Span
+from dataprep.manifest import Counts, DatasetManifest, EngineRecord, PairFiles, Slice, Span
 from dataprep.policy import find_specials, finish
 from dataprep.runner import peak_bytes
 from dataprep.sources import check_unchanged
@@ -112,21 +112,12 @@ def build(request: Request, cut: Cut, target: Path, watcher: Watcher) -> Dataset
     )
     if not report.ok:
         raise OutputError(f"{target} is not what was written: {report.errors[0]}; run again")
-    counts = writer.counts
-    entry = Prefix(
-        name=target.name,
-        num_documents=counts.num_documents,
-        num_sequences=counts.num_sequences,
-        num_tokens=counts.num_tokens,
-        dtype=recipe.dtype,
-        files=files,
-    )
     return DatasetManifest(
         dataprep_version=dataprep.__version__,
         recipe_digest=request.digest,
         recipe=recipe,
-        prefixes=(entry,),
-        counts=counts,
+        prefixes=(report.entry(target.name, recipe.dtype, files.idx_bytes, files.idx_checksum),),
+        counts=writer.counts,
         lengths=length_summary(document_lengths(IndexedDataset(target))),
         provenance=tuple(writer.spans),
         engine=writer.engine_record(),

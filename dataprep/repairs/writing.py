@@ -25,7 +25,7 @@ from dataprep.manifest import PairManifest
 from dataprep.repairs.evidence import scan
 from dataprep.repairs.sequences import document_lengths, part
 from dataprep.reshaping.lineage import Lineage
-from dataprep.reshaping.making import Copied, Outputs, check_free, entry_of
+from dataprep.reshaping.making import Copied, Outputs, check_free
 from dataprep.reshaping.selections import Run, steps, stretches, write_pair
 from dataprep.storage import write_all
 from dataprep.watcher import Progress, Silent
@@ -175,7 +175,9 @@ def write(
                     options={"input": str(source), **diagnosis.to_json()},
                     recipes=tuple(lineage.recipes),
                     parts=tuple(lineage.parts),
-                    prefixes=(entry_of(name.name, diagnosis.dtype, report, written[name][0]),),
+                    prefixes=(
+                        report.entry(name.name, diagnosis.dtype, written[name][0].num_bytes, written[name][0].checksum),
+                    ),
                     lengths=length_summary(document_lengths(pair.sequences)),
                     verification=outputs.verification(name, report),
                     created=datetime.now(UTC).isoformat(timespec="seconds"),

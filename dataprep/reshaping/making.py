@@ -21,12 +21,11 @@ import shutil
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from dataprep.errors import OutputError, SpecError
 from dataprep.indexed import bin_path, idx_path
 from dataprep.layout import pair_manifest
-from dataprep.manifest import PairFiles, Prefix
 from dataprep.reshaping.selections import stretches
 from dataprep.stages.verify import verify
 from dataprep.storage import MARK, existing, explain, hold, make_folder, sync_folder, write_json
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
     from dataprep.checks.report import Expected, Report
     from dataprep.manifest import PairManifest
-    from dataprep.storage import AtomicFile
     from dataprep.watcher import Watcher
 
 LOCK = "lock"
@@ -97,31 +95,6 @@ def _caches(prefix: Path) -> Path:
     Source: megatron-core 0.16.1, gpt_dataset.py, `_build_document_sample_shuffle_indices`.
     """
     return prefix / "cache" / "GPTDataset_indices"
-
-
-def entry_of(name: str, dtype: Literal["uint16", "int32"], report: Report, idx: AtomicFile) -> Prefix:
-    """What a manifest says of a pair that was just written and read back.
-
-    Args:
-        name: of the prefix, without its folder.
-        dtype: of the tokens.
-        report: of the verification, at level ``tokens``.
-        idx: the index as it was written.
-    """
-    assert report.bin_checksum is not None
-    return Prefix(
-        name=name,
-        num_documents=report.num_documents,
-        num_sequences=report.num_sequences,
-        num_tokens=report.num_tokens,
-        dtype=dtype,
-        files=PairFiles(
-            bin_bytes=report.num_tokens * (2 if dtype == "uint16" else 4),
-            bin_checksum=report.bin_checksum,
-            idx_bytes=idx.num_bytes,
-            idx_checksum=idx.checksum,
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from dataprep.manifest import PairManifest
 from dataprep.reshaping.draws import Draw
 from dataprep.reshaping.inputs import check_sequences, find_inputs, named, open_inputs
 from dataprep.reshaping.lineage import Holdings, Lineage
-from dataprep.reshaping.making import Copied, Outputs, check_free, entry_of, output_prefix
+from dataprep.reshaping.making import Copied, Outputs, check_free, output_prefix
 from dataprep.reshaping.parting import Places, by_documents, by_fractions, by_tokens, shares_of
 from dataprep.reshaping.selections import Drawn, Run, document_lengths, steps, stretches, told, write_pair
 from dataprep.watcher import Progress, Silent
@@ -304,7 +304,7 @@ def _make(
                 options=plan.options,
                 recipes=tuple(plan.lineage.recipes),
                 parts=tuple(plan.lineage.parts),
-                prefixes=(entry_of(plan.prefix.name, plan.dtype, report, idx),),
+                prefixes=(report.entry(plan.prefix.name, plan.dtype, idx.num_bytes, idx.checksum),),
                 lengths=lengths,
                 verification=outputs.verification(plan.prefix, report),
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
