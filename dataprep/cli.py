@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -34,38 +35,56 @@ def _open_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def main() -> NoReturn:
-    """Run the command line and end the process; the only place that turns an exception into text."""
-    import signal
+def _noted_interrupts() -> list[int]:
+    """Filled with the signals of Ctrl-C from now on, each of which raises KeyboardInterrupt as before."""
+    interrupts: list[int] = []
 
+    def interrupt(number: int, frame: object) -> NoReturn:
+        interrupts.append(number)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in a script's background
+        signal.signal(signal.SIGINT, interrupt)
+    return interrupts
+
+
+def _run(interrupts: list[int]) -> int:
+    """Run the command line; the only place that turns an exception into text. Returns the exit code."""
+    debug = "--debug" in sys.argv
+    try:
+        return app(standalone_mode=False) or 0
+    except DataprepError as error:
+        if debug:
+            raise
+        note(f"error: {error}")
+        return error.exit_code
+    except UsageProblem as error:
+        error.show()  # type: ignore[attr-defined]
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if debug:
+            raise
+        if interrupts:  # a lock of Python's breaks when a Ctrl-C arrives while it is taken
+            return 130
+        what = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
+        note(f"error: {what}{error}; the same command with --debug shows where")
+        return 1
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process."""
     # Start-up is half a second in which nothing else can run: no BLAS threads (0.07 s of processor time, and nothing
     # here multiplies matrices), and no looking for cycles among the hundred thousand objects of a vocabulary.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(100_000)
 
     _open_streams()
-    debug = "--debug" in sys.argv
-    try:
-        code = app(standalone_mode=False) or 0
-    except DataprepError as error:
-        if debug:
-            raise
-        note(f"error: {error}")
-        code = error.exit_code
-    except UsageProblem as error:
-        error.show()  # type: ignore[attr-defined]
-        code = 2
-    except (KeyboardInterrupt, typer.Abort):
-        code = 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
-    except Exception as error:
-        if debug:
-            raise
-        what = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
-        note(f"error: {what}{error}; the same command with --debug shows where")
-        code = 1
+    code = _run(_noted_interrupts())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # too late to stop anything
     if code == 130:  # Typer turns a KeyboardInterrupt into this, without a word
         goes_on = {"download", "preprocess", "run"} & set(sys.argv)

@@ -257,4 +257,5 @@ class Cluster:
             ) from error
         except CancelledError as error:
             raise ClusterError("the scheduler is gone; run the same command again: finished units are kept") from error
+        future.release()  # or Python would, when the future goes, and drop a Ctrl-C that arrives meanwhile
         return result

@@ -275,3 +275,25 @@ def test_an_empty_prefix_is_not_the_folder_one_is_in(folder, made):
 
     assert done.returncode == 2
     assert "the prefix is empty" in done.stderr
+
+
+@pytest.mark.parametrize("failure", ["RuntimeError('release unlocked lock')", "KeyboardInterrupt"])
+def test_what_breaks_because_of_a_ctrl_c_is_a_ctrl_c(failure):
+    """Python's own locks raise RuntimeError when it arrives while they are taken; another error stays one."""
+    code = f"""
+import os, signal
+from dataprep import cli, differences
+
+def diff(*_):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        while True:
+            pass
+    except KeyboardInterrupt:
+        raise {failure}
+
+differences.diff = diff
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code, "diff", "a", "b"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")

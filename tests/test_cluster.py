@@ -180,6 +180,25 @@ def test_leaving_early_leaves_no_thread_inside_a_unit(leave):
     assert inside == 0
 
 
+def test_a_ctrl_c_is_not_lost_while_a_future_ends(monkeypatch):
+    """The end of a future tells the scheduler; left to Python's finalizer, a KeyboardInterrupt there would be dropped."""
+    with pytest.raises(KeyboardInterrupt), Cluster(2) as cluster:
+        loop = cluster._client.loop
+        add = loop.add_callback
+
+        def interrupted(function: Any, *arguments: Any, **others: Any) -> None:
+            here = threading.current_thread() is threading.main_thread()
+            if here and getattr(function, "__name__", "") == "_dec_ref":
+                raise KeyboardInterrupt
+            add(function, *arguments, **others)
+
+        monkeypatch.setattr(loop, "add_callback", interrupted)
+        try:
+            list(cluster.map(_plain(), range(4)))
+        finally:
+            monkeypatch.undo()
+
+
 def test_a_closed_cluster_leaves_no_thread_and_no_process():
     before = {thread.name for thread in threading.enumerate()}
     for processes in (False, True):
