@@ -181,8 +181,8 @@ def test_leaving_early_leaves_no_thread_inside_a_unit(leave):
 
 
 def test_a_ctrl_c_is_not_lost_while_a_future_ends(monkeypatch):
-    """The end of a future tells the scheduler; left to Python's finalizer, a KeyboardInterrupt there would be dropped."""
-    with pytest.raises(KeyboardInterrupt), Cluster(2) as cluster:
+    """Its end tells the scheduler; left to Python's finalizer, a KeyboardInterrupt there would be dropped."""
+    with Cluster(2) as cluster:
         loop = cluster._client.loop
         add = loop.add_callback
 
@@ -192,11 +192,10 @@ def test_a_ctrl_c_is_not_lost_while_a_future_ends(monkeypatch):
                 raise KeyboardInterrupt
             add(function, *arguments, **others)
 
-        monkeypatch.setattr(loop, "add_callback", interrupted)
-        try:
-            list(cluster.map(_plain(), range(4)))
-        finally:
-            monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "add_callback", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                list(cluster.map(_plain(), range(4)))
 
 
 def test_a_closed_cluster_leaves_no_thread_and_no_process():
