@@ -97,6 +97,51 @@ def test_within_documents_nothing_tells(tmp_path):
     assert written(tmp_path / "new") == damaged.documents
 
 
+MORE = np.array([99, 98, 97, EOD, 50, 51, EOD], "<u2").tobytes()
+"""Two documents, as a longer run left them behind the others."""
+
+
+@pytest.mark.parametrize("length", [0, 70])
+def test_documents_behind_the_last_one_do_not_become_its_end_because_a_length_is_wrong(tmp_path, length):
+    damaged = parts()
+    damaged.lengths[5] = length
+    damaged.tokens += MORE
+
+    with pytest.raises(FormatError, match=r"pointers: .* the end of sequence 39.*, and the EOD 1 stands at both"):
+        mend(damaged, tmp_path, eod=EOD)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 2**20])
+def test_an_end_that_only_the_other_array_has_is_not_dropped(tmp_path, chunk, monkeypatch):
+    monkeypatch.setattr("dataprep.repairs.arrays.CHUNK", chunk)
+    damaged = parts()
+    damaged.lengths[20:22] = [damaged.lengths[20] + damaged.lengths[21], 0]
+    damaged.pointers[7] = 0
+
+    with pytest.raises(FormatError, match=r"pointers: .* the end of sequence 20 .*, and the EOD 1 stands at both"):
+        mend(damaged, tmp_path, eod=EOD)
+
+
+def test_an_eod_in_the_text_does_not_make_a_wrong_length_right(tmp_path):
+    """By the lengths the document ends at the EOD in its text, by the pointers at its own, later on."""
+    damaged = Parts([[[100, EOD, 101 + i % 2, EOD]] for i in range(40)])
+    damaged.lengths[20:22] = [2, 6]
+    damaged.pointers[7] = 0
+
+    with pytest.raises(FormatError, match=r"pointers: .* the end of sequence 20, and the EOD 1 stands at both"):
+        mend(damaged, tmp_path, eod=EOD)
+
+
+def test_pointers_that_are_all_too_large_by_a_token_are_not_believed(tmp_path):
+    """Of sentences: the first and the last of them lie within documents, where no EOD tells."""
+    damaged = Parts([[*[[100 + i] * (2 + i % 3)] * 4, [101, EOD]] for i in range(40)])
+    damaged.lengths[6] += 1
+    damaged.pointers[17:43] = [pointer + 2 for pointer in damaged.pointers[17:43]]
+
+    with pytest.raises(FormatError, match=r"by the pointers 5 of 40 documents do not end with the EOD 1, which stands"):
+        mend(damaged, tmp_path, eod=EOD)
+
+
 def test_documents_without_eod_are_mended_where_the_pointers_cannot_be_right(tmp_path):
     damaged = Parts([[[*range(100 + i, 102 + i + i % 8)]] for i in range(40)])
     damaged.pointers[9] = damaged.pointers[20] = 2**40
@@ -234,6 +279,37 @@ def test_a_wrong_first_pointer_does_not_hide_that_the_others_are_right(tmp_path,
     damaged.pointers[0] = 2**20
     with pytest.raises(FormatError, match="pointers: lengths and pointers contradict each other"):
         mend(damaged, tmp_path)
+
+
+@pytest.mark.parametrize("documents", [[[[100, EOD]], [], *[[[101, EOD]]] * 30], [[[100], [101, EOD]]] * 30])
+def test_boundaries_that_were_overwritten_are_not_empty_documents(tmp_path, documents):
+    damaged = Parts(documents)
+    damaged.bounds[:8] = [0] * 8
+    damaged.pointers[-4:] = [0] * 4
+
+    with pytest.raises(
+        FormatError, match=r"boundaries-order: \d sequences within documents end with the EOD 1, and by"
+    ):
+        mend(damaged, tmp_path, eod=EOD)
+
+
+def test_empty_documents_are_kept_where_the_text_holds_eods(tmp_path):
+    damaged = Parts([[], [[100, EOD, 101, EOD]]] * 20)
+    damaged.pointers[3] = 2**40
+
+    mend(damaged, tmp_path, eod=EOD)
+    assert written(tmp_path / "new") == damaged.documents
+
+
+@pytest.mark.parametrize("place", ["pointers", "bounds", None])
+def test_an_index_is_not_thrown_away_because_one_number_is_wrong_and_the_bin_is_longer(tmp_path, place):
+    damaged = parts()
+    if place is not None:
+        getattr(damaged, place)[9] = 0
+    damaged.tokens += MORE
+
+    with pytest.raises(FormatError, match=r"move the \.idx away to go by the EODs in the \.bin alone"):
+        mend(damaged, tmp_path, eod=EOD)
 
 
 def test_sentences_in_as_many_documents_keep_them(tmp_path):

@@ -5,14 +5,14 @@ That most documents end with the EOD says nothing of the few sequences about whi
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dataprep.repairs.case import NAME_EOD
-from dataprep.repairs.evidence import FEW, examine
-from dataprep.repairs.sequences import Rising, lasts, single
+from dataprep.repairs.evidence import FEW, scan
+from dataprep.repairs.sequences import Rising, lasts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 
 def check_contested(case: Case, arrays: Arrays, measures: Measures, reading: Reading, evidence: Evidence) -> None:
-    """Hold a reading to the EOD at the end of each document about which lengths and pointers contradict each other.
+    """Hold a reading to the EODs wherever lengths and pointers contradict each other.
 
-    Where documents have no EOD, and within them, it must be plain that the other array is the wrong one.
+    At the end of a document it has to stand, and not also where the other array has that end. Where documents have no
+    EOD, and within them, it must be plain that the other array is the wrong one.
 
     Raises:
         FormatError: it does not stand there, or nothing tells.
@@ -43,63 +44,109 @@ def check_contested(case: Case, arrays: Arrays, measures: Measures, reading: Rea
     what = "lengths and pointers contradict each other about the end of sequence"
     among = " of those with tokens" if measures.num_empty else ""
     eod = evidence.eod if evidence.is_supported or evidence.num_ends < FEW else None  # of a few, a guess only refuses
-    for first, _, is_open in _contested(arrays, reading, case.bin_bytes, eod is not None):
-        if is_open.any():
-            number = first + int(is_open.argmax())
+    first = 0
+    for some in _contests(arrays, reading, case.bin_bytes, eod is not None):
+        if some.is_open.any():
+            number = first + int(some.is_open.argmax())
             advice = NAME_EOD if case.known.eod is None else ""
             raise case.refusal(("pointers", f"{what} {number}{among}, and nothing tells which are right"), advice)
-    number = -1 if eod is None else _first_without(case, arrays, reading, eod)
-    if number >= 0:
-        text = f"{what} {number}{among}, and by the {reading.kind} the EOD {eod} does not stand there"
-        raise case.refusal(("pointers", text), "")
+        first += len(some.is_open)
+    if eod is None:
+        return
+    found = _first_wrong(case, arrays, reading, eod)
+    if found is not None:
+        position, is_end = found
+        where = (
+            f"by the {reading.kind} the EOD {eod} does not stand there" if is_end else f"the EOD {eod} stands at both"
+        )
+        raise case.refusal(("pointers", f"{what} {_sequence_at(reading, position)}{among}, and {where}"), "")
+    missing, elsewhere = evidence.num_ends - evidence.num_with_eod, evidence.num_eods - evidence.num_with_eod
+    if reading.kind == "pointers" and missing and elsewhere:  # many pointers in a row may be wrong by the same
+        text = f"by the pointers {missing} of {evidence.num_ends} documents do not end with the EOD {eod}"
+        raise case.refusal(("pointers", f"{what}s, and {text}, which stands elsewhere {elsewhere} times"), "")
 
 
-def _first_without(case: Case, arrays: Arrays, reading: Reading, eod: int) -> int:
-    """The first contested end of a document at which the EOD does not stand; -1: there is none."""
-    seen, missing = 0, -1
-    pieces = _contested(arrays, reading, case.bin_bytes, True)
-    numbers = Rising(np.flatnonzero(is_told) + first for first, is_told, _ in pieces)
+@dataclass(frozen=True, slots=True)
+class _Contests:
+    """What is contested of some sequences with tokens.
 
-    def each(is_end: Flags) -> None:
-        nonlocal seen, missing
-        contested = numbers.take(seen + len(is_end)) - seen
-        wrong = contested[~is_end[contested]]
-        if len(wrong) and missing < 0:
-            missing = seen + int(wrong[0])
-        seen += len(is_end)
-
-    sequences = single(reading.sequences.num_sequences, reading.sequences.lengths)
-    case.watcher.stage("examine", case.bin_bytes)
-    examine(case.bin, replace(reading, sequences=sequences), eod, case.watcher, each)
-    return missing
-
-
-def _contested(arrays: Arrays, reading: Reading, bin_bytes: int, has_eod: bool) -> Iterator[tuple[int, Flags, Flags]]:
-    """For the sequences with tokens, a piece at a time: number of the first; and of each, two things.
-
-    Whether its end is contested, and the EOD has to tell; and whether it is, and nothing tells.
+    Attributes:
+        is_open: bool, of each: its end is contested, and nothing tells.
+        ends: numbers of the last tokens of documents whose end is contested.
+        inside, beyond: those that the other array has instead, in the same sequence and in the next one.
     """
-    size, first = reading.dtype.itemsize, 0
-    numbers, start = Rising(lasts(reading.sequences)), 0
+
+    is_open: Flags
+    ends: Offsets
+    inside: Offsets
+    beyond: Offsets
+
+
+def _first_wrong(case: Case, arrays: Arrays, reading: Reading, eod: int) -> tuple[int, bool] | None:
+    """The first token at a contested end of a document that is no EOD, or at the end by the other array that is one.
+
+    Returns:
+        Its number, and whether the end is that of the reading.
+    """
+
+    def contests() -> Iterator[_Contests]:
+        return _contests(arrays, reading, case.bin_bytes, True)
+
+    ends = Rising(some.ends for some in contests())
+    others = [Rising(some.inside for some in contests()), Rising(some.beyond for some in contests())]
+    case.watcher.stage("examine", case.bin_bytes)
+    for first, piece in scan(case.bin, reading.dtype, case.watcher):
+        stop = first + len(piece)
+        for numbers, is_end in [(ends, True), *((other, False) for other in others)]:
+            places = numbers.take(stop)
+            wrong = places[(piece[places - first] == eod) != is_end]
+            if len(wrong):
+                return int(wrong[0]), is_end
+    return None
+
+
+def _sequence_at(reading: Reading, position: int) -> int:
+    """The number of the sequence that holds a token."""
+    number = start = 0
+    for lengths in reading.sequences.lengths():
+        stops = np.cumsum(lengths) + start
+        if position < int(stops[-1]):
+            return number + int(np.searchsorted(stops, position, side="right"))
+        number, start = number + len(lengths), int(stops[-1])
+    raise AssertionError(position)
+
+
+def _contests(arrays: Arrays, reading: Reading, bin_bytes: int, has_eod: bool) -> Iterator[_Contests]:
+    """For the sequences with tokens, a piece at a time."""
+    size, seen, start = reading.dtype.itemsize, 0, 0
+    numbers = Rising(lasts(reading.sequences))
     for lengths, pointers in _windows(arrays, bin_bytes):
         steps = np.diff(pointers)
         differs = steps != lengths * size
         if reading.kind == "pointers":  # a single wrong length leaves its neighbours alone
             is_open = differs[:-1] & differs[1:]
-            lengths = steps // size
+            starts, ends, next_ends = (pointers[i : i + len(is_open)] // size for i in range(3))
+            others = starts + lengths[:-1]
         else:  # a pointer that could be one
-            ends = np.cumsum(lengths[:-1]) * size + start
+            ends = np.cumsum(lengths[:-1]) + start
+            starts, next_ends = ends - lengths[:-1], ends + lengths[1:]
             follows = pointers[1:-1]
-            is_open = differs[:-1] & (follows != ends) & (follows % size == 0) & (steps[:-1] > 0) & (steps[1:] > 0)
+            is_open = differs[:-1] & (follows != ends * size) & (follows % size == 0)
+            is_open &= (steps[:-1] > 0) & (steps[1:] > 0)
+            others = np.where(follows % size == 0, follows // size, ends)
             start = int(ends[-1])
-        has_tokens = lengths[:-1] > 0
+        has_tokens = ends > starts
+        starts, ends, next_ends, others = (each[has_tokens] for each in (starts, ends, next_ends, others))
         touched = (differs[:-1] | differs[1:])[has_tokens]  # its end, or the start of the next
-        is_open = is_open[has_tokens]
-        is_last = np.zeros(len(touched), np.bool_)
-        is_last[numbers.take(first + len(touched)) - first] = True
+        is_last = np.zeros(len(ends), np.bool_)
+        is_last[numbers.take(seen + len(ends)) - seen] = True
         is_told = is_last & has_eod
-        yield first, touched & is_told, is_open & ~is_told
-        first += len(touched)
+        inside = is_told & (starts < others) & (others < ends)
+        beyond = is_told & (ends < others) & (others < next_ends)
+        yield _Contests(
+            is_open[has_tokens] & ~is_told, *(x - 1 for x in (ends[touched & is_told], others[inside], others[beyond]))
+        )
+        seen += len(ends)
 
 
 def _windows(arrays: Arrays, bin_bytes: int) -> Iterator[tuple[Offsets, Offsets]]:

@@ -66,10 +66,10 @@ def by_index(case: Case) -> tuple[Reading, Sequences, Ids]:
 
 
 def _keep_sound(case: Case, arrays: Arrays, measures: Measures, finding: Finding) -> None:
-    """Refuse to throw away an index that agrees with itself because the ``.bin`` is another's, or was cut off."""
+    """Refuse to throw away an index that mostly agrees with itself: the ``.bin`` may be another's, or cut off."""
     assert case.header is not None
-    agrees = arrays.is_whole("sequence_pointers") and item_size(case.header.code) in measures.pointer_items
-    if measures.num_tokens and agrees and measures.shift == 0:
+    agreeing = measures.num_agreeing.get(item_size(case.header.code) or 0, 0)
+    if measures.num_tokens and arrays.is_whole("sequence_pointers") and agreeing * 2 >= arrays.num_sequences - 1:
         advice = "copy both files again; or move the .idx away to go by the EODs in the .bin alone, with --eod ID"
         raise case.refusal(finding, advice)
 
@@ -103,21 +103,29 @@ def _bounded(case: Case, reading: Reading, evidence: Evidence, arrays: Arrays, m
 
 
 def _check_bounds(case: Case, reading: Reading, evidence: Evidence, arrays: Arrays, measures: Measures) -> None:
-    """Refuse boundaries that can be right, but most likely were those of documents of one sequence each.
+    """Refuse boundaries that can be right, but most likely are not: the EOD ends sequences within documents.
 
-    A pair of which nothing else is wrong is left alone.
+    That is so where they were those of documents of one sequence each, or where documents have no sequence. A pair of
+    which nothing else is wrong is left alone.
     """
     assert case.header is not None
     one_each = arrays.num_sequences + 1
     is_other = one_each in (arrays.num_boundaries, case.header.num_boundaries) and measures.num_own < one_each
+    num_empty = reading.sequences.num_documents - evidence.num_ends
     usual = DTYPES.get(case.header.code) in (np.uint16, np.int32)
     is_written = case.changes or case.known.documents or case.known.dtype is not None or not usual
-    if not (is_written and is_other) or evidence.num_eods == evidence.num_with_eod:
+    if not (is_written and (is_other or num_empty)) or evidence.num_eods == evidence.num_with_eod:
         return
     whole = single(reading.sequences.num_sequences, reading.sequences.lengths)
-    if case.examine(replace(reading, sequences=whole)).is_alike:
+    found = case.examine(replace(reading, sequences=whole))
+    if is_other and found.is_alike:
         text = f"there are, or were, as many documents as sequences, and each of these ends with the EOD {evidence.eod}"
         raise case.refusal(("boundaries-order", f"{text}; yet by the boundaries they are not one each"), "")
+    if num_empty and found.num_with_eod > evidence.num_with_eod:
+        text = (
+            f"{found.num_with_eod - evidence.num_with_eod} sequences within documents end with the EOD {evidence.eod}"
+        )
+        raise case.refusal(("boundaries-order", f"{text}, and by the boundaries {num_empty} documents are empty"), "")
 
 
 def _bounded_by_eods(case: Case, reading: Reading, eod: int, finding: Finding) -> Sequences:
