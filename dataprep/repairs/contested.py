@@ -55,11 +55,11 @@ def check_contested(case: Case, arrays: Arrays, measures: Measures, reading: Rea
         return
     found = _first_wrong(case, arrays, reading, eod)
     if found is not None:
-        position, is_end = found
+        number, is_end = found
         where = (
             f"by the {reading.kind} the EOD {eod} does not stand there" if is_end else f"the EOD {eod} stands at both"
         )
-        raise case.refusal(("pointers", f"{what} {_sequence_at(reading, position)}{among}, and {where}"), "")
+        raise case.refusal(("pointers", f"{what} {number}{among}, and {where}"), "")
     missing, elsewhere = evidence.num_ends - evidence.num_with_eod, evidence.num_eods - evidence.num_with_eod
     if reading.kind == "pointers" and missing and elsewhere:  # many pointers in a row may be wrong by the same
         text = f"by the pointers {missing} of {evidence.num_ends} documents do not end with the EOD {eod}"
@@ -83,25 +83,25 @@ class _Contests:
 
 
 def _first_wrong(case: Case, arrays: Arrays, reading: Reading, eod: int) -> tuple[int, bool] | None:
-    """The first token at a contested end of a document that is no EOD, or at the end by the other array that is one.
+    """A contested end of a document at which no EOD stands, or for which one stands where the other array has it.
 
     Returns:
-        Its number, and whether the end is that of the reading.
+        The number of the sequence, and whether the former.
     """
 
     def contests() -> Iterator[_Contests]:
         return _contests(arrays, reading, case.bin_bytes, True)
 
     ends = Rising(some.ends for some in contests())
-    others = [Rising(some.inside for some in contests()), Rising(some.beyond for some in contests())]
+    inside, beyond = Rising(some.inside for some in contests()), Rising(some.beyond for some in contests())
     case.watcher.stage("examine", case.bin_bytes)
     for first, piece in scan(case.bin, reading.dtype, case.watcher):
         stop = first + len(piece)
-        for numbers, is_end in [(ends, True), *((other, False) for other in others)]:
+        for numbers, is_end, is_next in ((ends, True, False), (inside, False, False), (beyond, False, True)):
             places = numbers.take(stop)
             wrong = places[(piece[places - first] == eod) != is_end]
             if len(wrong):
-                return int(wrong[0]), is_end
+                return _sequence_at(reading, int(wrong[0])) - is_next, is_end
     return None
 
 
