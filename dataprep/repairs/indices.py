@@ -155,7 +155,7 @@ def _check_ends(case: Case, evidence: Evidence) -> None:
         return
     text = f"{missing} of {evidence.num_ends} documents do not end with the EOD {case.known.eod}"
     if evidence.is_supported:
-        case.warnings.append(f"{text}; nothing that was repaired has to do with it")
+        case.warnings.append(f"{text}; they were left so")
         return
     advice = f"name another with --eod, or move {idx_path(case.prefix)} away to have it rebuilt from the EODs"
     raise case.refusal(("eod-missing", f"{text}: the .idx may be of another .bin"), advice)
