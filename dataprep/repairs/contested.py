@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     Flags = npt.NDArray[np.bool_]
 
+WINDOW = 1 << 16
+"""Sequences looked at together: a dozen arrays of 8 bytes each, in several passes at once."""
+
 
 def check_contested(case: Case, arrays: Arrays, measures: Measures, reading: Reading, evidence: Evidence) -> None:
     """Hold a reading to the EODs wherever lengths and pointers contradict each other.
@@ -157,8 +160,9 @@ def _windows(arrays: Arrays, bin_bytes: int) -> Iterator[tuple[Offsets, Offsets]
     is_first = True
     ahead, places = np.empty(0, np.int64), np.empty(0, np.int64)
     both = zip(arrays.pieces("sequence_lengths"), arrays.pieces("sequence_pointers"), strict=True)
-    for lengths, pointers in both:
-        ahead, places = np.concatenate([ahead, lengths]), np.concatenate([places, pointers])
+    for start, lengths, pointers in ((i, *piece) for piece in both for i in range(0, len(piece[0]), WINDOW)):
+        ahead = np.concatenate([ahead, lengths[start : start + WINDOW]])
+        places = np.concatenate([places, pointers[start : start + WINDOW]])
         if is_first:
             places[:1], is_first = 0, False
         if len(ahead) > 2:
