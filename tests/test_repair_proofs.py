@@ -97,6 +97,41 @@ def test_within_documents_nothing_tells(tmp_path):
     assert written(tmp_path / "new") == damaged.documents
 
 
+@pytest.mark.parametrize("eod", [None, EOD])
+@pytest.mark.parametrize("document", [10, 30])
+def test_a_byte_too_many_is_not_cut_off_where_it_may_have_come_in_before(tmp_path, eod, document):
+    damaged = parts()
+    place = damaged.pointers[document]
+    damaged.tokens = damaged.tokens[:place] + b"\0" + damaged.tokens[place:]
+
+    with pytest.raises(FormatError, match=r"bin-tail: the \.bin has 1 bytes more .*: truncate -s 440; else copy both"):
+        mend(damaged, tmp_path, eod=eod)
+
+
+@pytest.mark.parametrize("count", [2, 40])
+def test_a_byte_too_many_is_cut_off_where_the_last_document_ends_with_the_eod(tmp_path, count):
+    damaged = parts(count)
+    damaged.tokens += b"\n"
+
+    assert [change.code for change in mend(damaged, tmp_path).changes] == ["bin-tail"]
+    assert written(tmp_path / "new") == damaged.documents
+
+
+def test_what_verify_warns_of_in_the_new_pair_is_said(tmp_path):
+    """Lengths and pointers agree, and are those of another pair; only the version is seen to be wrong."""
+    damaged = parts()
+    damaged.lengths = [*damaged.lengths[1:], damaged.lengths[0]]
+    damaged.pointers = [sum(damaged.lengths[:i]) * damaged.item for i in range(len(damaged.lengths))]
+    prefix = damaged.write(tmp_path)
+    index = prefix.with_name("old.idx")
+    index.write_bytes(index.read_bytes().replace(struct.pack("<Q", 1), struct.pack("<Q", 2), 1))
+
+    result = repair(prefix, tmp_path / "new")
+
+    assert [change.code for change in result.changes] == ["version"]
+    assert [text.split(":")[0] for text in result.warnings] == ["eod-unclear"]
+
+
 MORE = np.array([99, 98, 97, EOD, 50, 51, EOD], "<u2").tobytes()
 """Two documents, as a longer run left them behind the others."""
 

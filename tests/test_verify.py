@@ -214,6 +214,27 @@ def test_any_flipped_bit_is_found_with_the_manifest(copy):
     assert verify(copy).ok
 
 
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_pair_that_was_renamed_keeps_its_manifest(copy, is_own):
+    """Its own one is renamed with it; that of a folder speaks of files that are gone."""
+    other = copy.with_name("other")
+    for place in (bin_, idx):
+        place(copy).rename(place(other))
+    if is_own:
+        copy.with_name("manifest.json").rename(other.with_name("other.manifest.json"))
+    assert verify(other, "source").problems == []
+    assert verify(other, "source").num_sampled == 100
+
+    patch(bin_(other), 100, b"\1")
+    assert codes(other) >= {"manifest"}
+
+
+def test_a_pair_beside_another_ones_manifest_has_none(copy, pair):
+    for place in (bin_, idx):
+        shutil.copy(place(pair), place(copy.with_name("other")))
+    assert "manifest" not in codes(copy.with_name("other"))
+
+
 def test_a_manifest_of_other_files_is_one_problem(copy, pair):
     for place in (bin_, idx):
         shutil.copy(place(pair), place(copy))

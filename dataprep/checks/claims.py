@@ -27,8 +27,7 @@ def check_claims(prefix: Path, manifest: Manifest, report: Report) -> None:
     Raises:
         OSError: a file cannot be read.
     """
-    # the manifest of a single pair may have been renamed with it
-    claim = next((entry for entry in manifest.prefixes if entry.name == prefix.name), manifest.prefixes[0])
+    claim = next(entry for entry in manifest.prefixes if entry.name == prefix.name)
     wrong = [*_counts(prefix, claim, report), *_files(prefix, claim, report)]
     if wrong:
         texts = "; ".join(text for _, text in wrong)

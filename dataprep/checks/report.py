@@ -146,6 +146,12 @@ class Report:
         return [problem for problem in self.problems if problem.severity == "error"]
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """The other problems for which there is something to do, each as one sentence with it."""
+        found = (problem for problem in self.problems if problem.severity == "warning" and problem.fix)
+        return tuple(f"{each.code}: {each.message}; {each.fix}" for each in found)
+
+    @property
     def ok(self) -> bool:
         """No error; warnings do not count."""
         return not self.errors

@@ -31,6 +31,9 @@ def eod_of(manifest: Manifest | None) -> int | None:
 def manifest_of(prefix: Path) -> Manifest | None:
     """The manifest of a pair: its own, or the ``manifest.json`` of its folder that names it; None without one.
 
+    It speaks of the pair by its present name, also where that changed: with that of its own manifest, or so that the
+    folder's one speaks of files that are gone.
+
     Raises:
         FormatError: there is one, and it cannot be read.
     """
@@ -44,7 +47,12 @@ def manifest_of(prefix: Path) -> Manifest | None:
         manifest = _model(PairManifest, value, path)
     else:
         manifest = _model(DatasetManifest, value, path)
-    return manifest if prefix.name in {entry.name for entry in manifest.prefixes} else None
+    if prefix.name in {entry.name for entry in manifest.prefixes}:
+        return manifest
+    (entry, *others) = manifest.prefixes or (None,)
+    if entry is None or others or (path == common and bin_path(prefix.with_name(entry.name)).exists()):
+        return None
+    return manifest.model_copy(update={"prefixes": (entry.model_copy(update={"name": prefix.name}),)})
 
 
 def readable_manifest(prefix: Path) -> tuple[Manifest | None, str]:

@@ -131,7 +131,7 @@ def repair(
         return Repaired(str(path), (os.path.abspath(path),), (), (*warnings, *left), False)
     pairs = outputs_of(path, diagnosis, new)
     if not dry_run:
-        write(diagnosis, new, pairs, manifest, watcher)
+        warnings += write(diagnosis, new, pairs, manifest, watcher)
     names = tuple(os.path.abspath(name) for name in pairs)
     return Repaired(str(path), names, diagnosis.changes, warnings, not dry_run)
 
@@ -172,6 +172,4 @@ def _check_sound(path: Path, known: Known, watcher: Watcher) -> tuple[str, ...]:
     problem = next((problem for problem in report.problems if problem.severity == "error"), None)
     if problem is not None:
         raise FormatError(f"{path} cannot be repaired: {problem.code}: {problem.message}; {problem.fix}")
-    return tuple(
-        f"{problem.code}: {problem.message}{'; ' if problem.fix else ''}{problem.fix}" for problem in report.problems
-    )
+    return report.warnings

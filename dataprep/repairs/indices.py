@@ -55,6 +55,7 @@ def by_index(case: Case) -> tuple[Reading, Sequences, Ids]:
         _keep_sound(case, arrays, measures, finding)
         raise Unusable(finding)
     reading, evidence = choice.turn(borne, case.examine, case.known.eod)
+    _check_odd(case, reading, evidence)
     check_contested(case, arrays, measures, reading, evidence)
     modes = findings.modes(header, arrays)
     if modes is not None:
@@ -63,6 +64,16 @@ def by_index(case: Case) -> tuple[Reading, Sequences, Ids]:
         case.change(code, text)
     case.note_order(reading)
     return reading, _bounded(case, reading, evidence, arrays, measures), evidence.ids
+
+
+def _check_odd(case: Case, reading: Reading, evidence: Evidence) -> None:
+    """Refuse to cut off a part of a token that may have come in anywhere: all behind it would be other tokens."""
+    behind = case.bin_bytes - reading.num_bytes
+    if reading.kind != "tail" or behind >= reading.dtype.itemsize or evidence.is_alike:
+        return
+    text = f"the .bin has {behind} bytes more than its tokens; that they are its last, no EOD of all documents proves"
+    away = f"if they are, cut them off a copy: truncate -s {reading.num_bytes}; else copy both files again"
+    raise case.refusal(("bin-tail", text), away if case.known.eod is not None else f"{NAME_EOD}, or {away}")
 
 
 def _keep_sound(case: Case, arrays: Arrays, measures: Measures, finding: Finding) -> None:

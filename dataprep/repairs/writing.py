@@ -139,7 +139,7 @@ def outputs_of(prefix: Path, diagnosis: Diagnosis, output: Path) -> dict[Path, M
 
 def write(
     diagnosis: Diagnosis, output: Path, pairs: dict[Path, Mended], manifest: Manifest | None, watcher: Watcher
-) -> None:
+) -> tuple[str, ...]:
     """Write the new pairs, prove all of them, and give all of them their names.
 
     Args:
@@ -149,11 +149,15 @@ def write(
         manifest: of the old one, if it has one.
         watcher: is told how it gets on.
 
+    Returns:
+        What `verify` warns of in them.
+
     Raises:
         OutputError: no room, or what was written is not what was read.
         FormatError: the manifest speaks of another index.
         EncodeError: a sequence is too long for an index. In all cases nothing has the new name.
     """
+    warnings: list[str] = []
     with Outputs(output, sum(_num_bytes(pair) for pair in pairs.values())) as outputs:
         watcher.stage("write", steps(pairs.values()))
         written = {
@@ -183,7 +187,9 @@ def write(
                     created=datetime.now(UTC).isoformat(timespec="seconds"),
                 ),
             )
+            warnings += report.named(str(name)).warnings
         outputs.publish(list(pairs))
+    return tuple(dict.fromkeys(warnings))
 
 
 def _num_bytes(pair: Mended) -> int:

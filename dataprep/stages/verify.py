@@ -172,10 +172,7 @@ def _silent(_: int) -> None:
 
 def _manifest(path: Path, report: Report) -> Manifest | None:
     try:
-        manifest = manifest_of(path)
-        if manifest is None or manifest.prefixes:
-            return manifest
-        raise FormatError(f"the manifest beside {path} names no pair")
+        return manifest_of(path)
     except DataprepError as error:
         report.add("manifest-unreadable", Place(str(path)), str(error))
         return None
