@@ -206,6 +206,44 @@ def test_names_of_the_parts(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_documents": 3}, "its parts have 5 documents, and the pair 3"),
+        ({"num_documents": 0}, "its parts have 2 documents, and the pair 3"),
+        ({"recipe": 9}, "a part has fewer than no documents, or a recipe that is none of the 0 there"),
+        ({"recipe": -1}, "a part has .* a recipe that is none"),
+    ],
+)
+def test_parts_that_cannot_be_those_of_the_documents(workspace, caplog, changes, message):
+    whole = [_write(workspace / "a", [[[1]], [[2]]]), _write(workspace / "b", [[[3]]])]
+    made = Path(merge(whole, workspace / "new").prefix)
+    value = json.loads(pair_manifest(made).read_text())
+    assert [part["num_documents"] for part in value["parts"]] == [2, 1]
+    value["parts"][1] |= changes
+    write_json(pair_manifest(made), value)
+
+    with pytest.raises(FormatError, match=rf"new\.manifest\.json was changed, or damaged: {message}.* or remove it"):
+        manifest_of(made)
+    (one, two) = split(made, workspace / "part", documents=2)
+    assert f"going on as if it were not there: {pair_manifest(made)}" in caplog.text
+    assert [part.prefix for each in (one, two) for part in each.manifest.parts] == [str(made), str(made)]
+
+
+@pytest.mark.parametrize("verb", [lambda a, new: merge([a], new), lambda a, new: sample(a, new, documents=9)])
+def test_an_index_that_gets_shorter_meanwhile(workspace, monkeypatch, verb):
+    _write(workspace / "a", [[[i]] for i in range(10)])
+
+    def change_and_write(*arguments):
+        _write(workspace / "a", [[[i]] for i in range(3)])
+        write_index(*arguments)
+
+    monkeypatch.setattr("dataprep.reshaping.selections.write_index", change_and_write)
+    with pytest.raises(FormatError, match=r"a\.idx was changed meanwhile: \d+ entries became \d+; run again"):
+        verb(workspace / "a", workspace / "new")
+    assert sorted(path.name for path in workspace.glob("new*")) == []
+
+
 # --- which inputs
 
 
@@ -230,6 +268,10 @@ def test_a_folder_and_a_glob_stand_for_their_pairs_by_name(workspace):
             assert order(*names) == expected
     with pytest.raises(SpecError, match=r"a comes twice: by .*/a, and by .*link/a\.bin"):
         merge([workspace / "a", workspace / "link" / "a.bin"], workspace / "new")
+    for suffix in (".bin", ".idx"):
+        os.link(workspace / f"a{suffix}", workspace / "b" / f"hard{suffix}")
+    with pytest.raises(SpecError, match=r"a comes twice: by .*/a, and by .*b/hard"):
+        merge([workspace / "a", workspace / "b" / "hard"], workspace / "new")
     with pytest.raises(SpecError, match="no indexed pair matches"):
         merge([f"{workspace}/q*"], workspace / "new")
     (workspace / "empty").mkdir()

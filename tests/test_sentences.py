@@ -214,6 +214,40 @@ def test_a_text_that_is_a_list_is_cut_already(bpe, tmp_path):
     assert pair.document_indices.tolist() == [0, 2, 2, 3]
 
 
+def _mixed(folder, bpe, **files):
+    """The pair of texts and lists, file by file."""
+    for name, rows in files.items():
+        lines = (json.dumps({"other": ["x"], "t\u00eb": row}, ensure_ascii=name == "b") + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+    chosen = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", str(bpe.path), "--json-keys", "t\u00eb"]
+    asked = flags.parse(["--input", str(folder / "*.jsonl"), "--output-prefix", str(folder / "my"), *chosen])
+    (made,) = preprocess(asked, Silent())
+    return dataprep.open_dataset(made.prefix)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"a": ["One. Two.", ["Three.", "Four."]]},
+        {"a": ["One. Two."], "b": [["Three.", "Four."]]},
+        {"a": [["One. Two."]], "b": [["Three.", "Four."]]},
+    ],
+)
+def test_a_list_behind_a_text_is_cut_already(bpe, tmp_path, files):
+    pair = _mixed(tmp_path, bpe, **files)
+    assert [ids.tolist() for ids in pair[:]] == bpe.ids(["One. Two.", "Three.", "Four."])
+    assert pair.document_indices.tolist() == [0, 1, 3]
+
+
+def test_a_list_behind_the_beginning_of_a_file_is_told(bpe, tmp_path, monkeypatch, inline_cluster):
+    monkeypatch.setattr("dataprep.compat.sentences.BATCH_BYTES", 1000)
+    texts = ["x" * 70_000, "y" * 70_000]
+    with pytest.raises(SourceError, match=r"line 3.* found an array; lists of sentences are taken if a file"):
+        _mixed(tmp_path, bpe, a=[*texts, ["One."]])
+    (tmp_path / "b").mkdir()
+    assert len(_mixed(tmp_path / "b", bpe, a=[["One."], *texts])) == 3
+
+
 POOL = """
 import os, time
 from dataprep.compat.sentences import _pool

@@ -80,6 +80,10 @@ def preprocess(asked: Asked | Sequence[str], watcher: Watcher | None = None) -> 
 def _in_these_flags(text: str) -> str:
     """A message of the pipeline, which advises its own options, with those of this command."""
     text = re.sub(r"--output(?![-\w])", "--output-prefix", text)
+    text = text.replace(
+        "found an array",
+        "found an array; lists of sentences are taken if a file has one in its first MiB: put such a line there",
+    )
     return text.replace("another field with --set reader.text=NAME", "another with --json-keys")
 
 
@@ -182,7 +186,7 @@ def _cut(asked: Asked, key: str, request: Request) -> Cut | None:
     Raises:
         SpecError: with settings that sentences do not follow; nltk or its model is not here.
     """
-    if asked.lang is None and not sentences.are_lists(request.recipe.files[0], key):
+    if asked.lang is None and not sentences.are_lists(request.recipe.files, key):
         return None
     other = [key for key in (setting.partition("=")[0] for setting in asked.settings) if key not in SENTENCE_SETTINGS]
     given = [f"--policy {asked.policy}"] if request.recipe.policy.empty != "keep" and not other else []

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import re
 import time
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -38,8 +40,7 @@ from dataprep.storage import AtomicFile, make_folder
 from dataprep.watcher import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator
 
     from dataprep.batches import Mask, Offsets, TextBatch, TokenBatch
     from dataprep.compat.punkt import Cut
@@ -49,22 +50,37 @@ if TYPE_CHECKING:
     from dataprep.watcher import Watcher
 
 BATCH_BYTES = 1 << 20
-"""Lines that a process cuts at a time: punkt reads about 1 to 2 MB/s."""
+"""Lines that a process cuts at a time: punkt reads about 1 to 2 MB/s. So much of a file is seen for lists."""
 
 LINES = ReaderSpec(format="text", separator="\n")
 
 
-def are_lists(file: SourceFile, key: str) -> bool:
-    """Whether the first text of a file is a list of sentences."""
+def are_lists(files: Iterable[SourceFile], key: str) -> bool:
+    """Whether a text at the beginning of one of the files is a list of sentences. A file not fetched yet has none."""
+    names = {re.escape(json.dumps(key, ensure_ascii=ascii_only).encode()) for ascii_only in (True, False)}
+    begins = re.compile(rb"(?:%s)\s*:\s*\[" % b"|".join(sorted(names)))
+    return any(_has_list(file, key, begins) for file in files if Path(file.path).exists())
+
+
+def _has_list(file: SourceFile, key: str, begins: re.Pattern[bytes]) -> bool:
+    seen = 0
     for batch in _lines(file, 1 << 16):
-        for i in range(len(batch)):
-            if line := batch.document(i).strip():
-                try:
-                    value = json.loads(line)
-                except (ValueError, RecursionError):
-                    return False
-                return isinstance(value, dict) and isinstance(value.get(key), list)
+        if begins.search(cast("bytes", batch.values)) and any(
+            _is_list(batch.document(i), key) for i in range(len(batch))
+        ):
+            return True
+        seen += batch.num_text_bytes
+        if seen >= BATCH_BYTES:
+            return False
     return False
+
+
+def _is_list(line: bytes, key: str) -> bool:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and isinstance(value.get(key), list)
 
 
 def build(request: Request, cut: Cut, target: Path, watcher: Watcher) -> DatasetManifest:

@@ -45,6 +45,7 @@ def manifest_of(prefix: Path) -> Manifest | None:
     manifest: Manifest
     if value.get("kind") == "pair":
         manifest = _model(PairManifest, value, path)
+        _check_parts(manifest, path)
     else:
         manifest = _model(DatasetManifest, value, path)
     if prefix.name in {entry.name for entry in manifest.prefixes}:
@@ -89,6 +90,19 @@ def load_manifest(path: Path) -> DatasetManifest:
         FormatError: missing, not JSON, or written by a version this one does not know.
     """
     return _model(DatasetManifest, _read(path), path)
+
+
+def _check_parts(manifest: PairManifest, path: Path) -> None:
+    """See that the parts of a pair can be those of all its documents: what is made from it says the same of them."""
+    held, found = (sum(each.num_documents for each in some) for some in (manifest.prefixes, manifest.parts))
+    recipes = (None, *range(len(manifest.recipes)))
+    if found != held:
+        what = f"its parts have {found:,} documents, and the pair {held:,}"
+    elif any(part.num_documents < 0 or part.recipe not in recipes for part in manifest.parts):
+        what = f"a part has fewer than no documents, or a recipe that is none of the {len(manifest.recipes)} there"
+    else:
+        return
+    raise FormatError(f"{path} was changed, or damaged: {what}. Put back the one that was written, or remove it")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -63,8 +63,17 @@ def _pairs(text: str | Path) -> dict[str, Path]:
     """The pairs that one name stands for, by where they really lie: a link to a folder brings nothing twice."""
     found: dict[str, Path] = {}
     for pair in find_prefixes(text):
-        found.setdefault(os.path.realpath(f"{pair}.bin"), pair)
+        found.setdefault(_place(bin_path(pair)), pair)
     return found
+
+
+def _place(path: Path) -> str:
+    """Where a file really lies: one that has several names, by links of either kind, lies in one place."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return os.path.realpath(path)  # it is broken, which is said later
+    return f"{stat.st_dev}:{stat.st_ino}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast
 
@@ -286,6 +287,7 @@ def write_pair(
 
     Raises:
         OutputError: the file system refuses, or an input ends early.
+        FormatError: the index of an input was changed since its documents were selected.
     """
     path, checksums = bin_path(prefix), []
     with explain(path, "write"), path.open("xb", buffering=0) as target:
@@ -297,7 +299,8 @@ def write_pair(
     header = Header(CODES[dtype], num_sequences, sum(selection.num_documents for selection in selections) + 1)
 
     def lengths() -> Iterator[Lengths]:
-        return told((piece for selection in selections for piece in selection.lengths()), watcher)
+        pieces = (_exactly(each.num_sequences, each.lengths(), each.prefix) for each in selections)
+        return told(chain.from_iterable(pieces), watcher)
 
     with AtomicFile(idx_path(prefix)) as idx:
         write_index(idx, header, lengths, told(_ends(selections), watcher))
@@ -321,9 +324,23 @@ def _ends(selections: Sequence[Selection]) -> Iterator[Offsets]:
     before = 0
     yield np.zeros(1, np.int64)
     for selection in selections:
-        for piece in selection.ends():
+        for piece in _exactly(selection.num_documents, selection.ends(), selection.prefix):
             yield piece + before
         before += selection.num_sequences
+
+
+def _exactly(number: int, pieces: Iterable[npt.NDArray[N]], prefix: Path) -> Iterator[npt.NDArray[N]]:
+    """The same arrays, which together have so many elements.
+
+    Raises:
+        FormatError: they have not.
+    """
+    found = 0
+    for piece in pieces:
+        found += len(piece)
+        yield piece
+    if found != number:
+        raise FormatError(f"{idx_path(prefix)} was changed meanwhile: {number:,} entries became {found:,}; run again")
 
 
 def open_bin(prefix: Path) -> FileIO:
