@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from dataprep.runner import Result
     from dataprep.watcher import Progress, Watcher
 
+BEAT_SECONDS = 1.0
+"""How often it is seen to that something is shown."""
+
 LINE_SECONDS = 5.0
 """How often a plain line is written where stderr is no terminal."""
 
@@ -50,6 +53,12 @@ class Meter:
             self.text_bytes += progress.text_bytes
             self.fetched += progress.fetched_bytes
             self.show(progress.source_bytes)
+
+    def beat(self) -> None:
+        """Time has passed, whether anything was counted or not."""
+        with self._lock:
+            if self.name:
+                self.show(0)
 
     @property
     def counts(self) -> str:
@@ -100,6 +109,8 @@ class Bar(Meter):
         if self._bar is not None:
             self._bar.set_postfix_str(self.counts, refresh=False)
             self._bar.update(source_bytes)
+            if not source_bytes:
+                self._bar.refresh()
 
     def close(self) -> None:
         if self._bar is not None:
@@ -138,14 +149,24 @@ class Lines(Meter):
 
 @contextlib.contextmanager
 def watch(quiet: bool) -> Iterator[Watcher]:
-    """A watcher for the length of a block."""
+    """A watcher for the length of a block. It shows itself also while a step of the work takes long to count."""
     if quiet:
         yield Silent()
         return
     meter = Bar() if sys.stderr.isatty() else Lines()
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(BEAT_SECONDS):
+            meter.beat()
+
+    heart = threading.Thread(target=beat, name="progress", daemon=True)
+    heart.start()
     try:
         yield meter
     finally:
+        over.set()
+        heart.join()
         meter.close()
 
 
