@@ -185,6 +185,22 @@ def test_only_valid_may_keep_a_sample_that_its_tokens_do_not_fill(pair):
     assert codes(pair) == {"cache-stale"}
 
 
+def test_megatron_counts_the_samples_of_valid_in_a_float_of_24_bits(pair):
+    size, folder = 2**23, pair / "cache" / "GPTDataset_indices"
+    base = build(folder, pair, [size], split="1", size=size, wanted=None)
+    path = base.with_name(f"{base.name}-description.txt")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "index_split": "valid", "split_matrix": None}))
+    write(pair, [2**24 + 2])  # 2 ** 24 + 1 tokens and one more: a third sample would have one of its own
+    for count, expected in ((2, set()), (3, {"cache-stale"})):
+        order = np.arange(count, dtype="u4")
+        np.random.RandomState(1).shuffle(order)
+        np.save(base.with_name(f"{base.name}-shuffle_index.npy"), order)
+        rows = np.array([[0, min(number * size, 2**24 + 1)] for number in range(count + 1)], np.int32)
+        np.save(base.with_name(f"{base.name}-sample_index.npy"), rows)
+
+        assert codes(pair) == expected
+
+
 def test_an_empty_part_of_which_no_number_of_samples_is_wanted(workspace):
     write(workspace / "a", [3] * 4)
     build(workspace / "shared", workspace / "a", [3] * 4, index_split="valid", wanted=None)

@@ -66,31 +66,34 @@ class Order:
         Raises:
             KeyError, TypeError, ValueError, IndexError, OverflowError: not one of Megatron's.
         """
-        n, split, wanted = len(index.sequence_lengths), value["index_split"], value["num_samples"]
+        n, split = len(index.sequence_lengths), value["index_split"]
         share = value["split_matrix"][PARTS.index(split)] if value["split_matrix"] else (0.0, 1.0)
         first, stop = round(share[0] * float(n)), round(share[1] * float(n))
-        size, seed, least = (
-            int(value["sequence_length"]),
-            int(value["random_seed"]),
-            0 if wanted is None else int(wanted),
-        )
-        if not (0 <= first <= stop <= n and size >= 1 and 0 <= seed < 2**32 and least >= 0):
-            raise ValueError(f"sequences {first} to {stop} of {n}, {least} samples of {size} tokens, seed {seed}")
-        found = num_tokens(index, first, stop)
-        return cls((first, stop), found, size, None if wanted is None else least, seed, split != "valid")
+        size, seed = int(value["sequence_length"]), int(value["random_seed"])
+        wanted = None if value["num_samples"] is None else int(value["num_samples"])
+        if not (0 <= first <= stop <= n and size >= 1 and 0 <= seed < 2**32 and (wanted is None or wanted >= 0)):
+            raise ValueError(f"sequences {first} to {stop} of {n}, {wanted} samples of {size} tokens, seed {seed}")
+        return cls((first, stop), num_tokens(index, first, stop), size, wanted, seed, split != "valid")
 
-    def plans(self, num_rows: int) -> Iterator[tuple[Plan, int]]:
-        """What Megatron may make of it, and with how many tokens more in a sample; `num_rows` samples if it may."""
+    def plans(self, num_found: int) -> Iterator[tuple[Plan, int]]:
+        """What Megatron may make of it.
+
+        Args:
+            num_found: samples that the cache has.
+
+        Yields:
+            A plan, of that many samples if it may have them, and the tokens that a sample has beyond its length.
+        """
         for extra in (1, 0):
             if not self.num_tokens and self.num_samples is not None and self.num_samples + extra:
                 continue  # Megatron hangs
             plan = plan_samples(self.part, self.num_tokens, self.seq_length, self.num_samples, extra)
-            if not self.drops and num_rows == self._with_partial(plan.num_epochs, extra):
-                plan = replace(plan, num_samples=num_rows)
+            if not self.drops and num_found == self._with_partial(plan.num_epochs, extra):
+                plan = replace(plan, num_samples=num_found)
             yield plan, extra
 
     def _with_partial(self, epochs: int, extra: int) -> int:
-        # in C++ a float, of 24 bits
+        # Megatron counts in a C++ float, of 24 bits, and so may have samples behind the last token
         tokens = np.int64(epochs * self.num_tokens - extra).astype(np.float32)
         return max(0, math.ceil(tokens / np.int64(self.seq_length).astype(np.float32)))
 
