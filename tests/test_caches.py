@@ -109,7 +109,7 @@ def codes(prefix, cache=None):
         {"split": "1"},
         {"extra": 0},
         {"index_split": "valid", "drop": False},
-        {"index_split": "valid", "drop": False, "extra": 0, "wanted": 13},
+        {"index_split": "valid", "drop": False, "extra": 0, "wanted": 60},
         {"wanted": None},
         {"wanted": 0},
         {"wanted": 130},  # the second epoch is shuffled by itself
@@ -177,6 +177,23 @@ def test_no_sample_begins_behind_the_end_of_its_sequence(pair):
     lengths[order[2]] += 10
     write(pair, lengths)
     assert codes(pair) == {"cache-stale"}
+
+
+@pytest.mark.parametrize(("before", "after"), [([81], [80]), ([33, 5, 55], [32, 6, 55])])
+def test_a_token_lost_where_a_sample_ends_may_look_like_samples_without_their_extra_token(pair, before, after):
+    """Then the date decides; Megatron would read a token behind the end of a sequence."""
+    order = model(np.array(before), (0, len(before)), None)["document_index"]
+    base = build(pair / "cache" / "GPTDataset_indices", pair, np.array(before)[order.argsort()], "1", wanted=None)
+    lengths = np.array(after)[order.argsort()]
+    held = np.load(base.with_name(f"{base.name}-sample_index.npy"))
+    assert np.array_equal(held, model(lengths, (0, len(lengths)), None, extra=0)["sample_index"])
+    write(pair, lengths)
+    description = base.with_name(f"{base.name}-description.txt")
+    os.utime(description, (1, 1))
+    assert codes(pair) == {"cache-stale"}
+
+    os.utime(description, (2**32, 2**32))
+    assert codes(pair) == set()
 
 
 def test_only_valid_may_keep_a_sample_that_its_tokens_do_not_fill(pair):
@@ -254,6 +271,7 @@ def test_stale_is_what_megatron_would_not_write(
         text = {**json.loads(path.read_text()), "index_split": "valid", "split_matrix": None}
         path.write_text(json.dumps(text))
     write(prefix, after)
+    os.utime(idx_path(prefix), (1, 1))
     held = [
         np.load(base.with_name(f"{base.name}-{name}.npy"))
         for name in ("document_index", "sample_index", "shuffle_index")

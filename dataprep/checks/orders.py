@@ -2,12 +2,14 @@
 
 They follow from the description, the lengths of the sequences and two options that the description does not name:
 `add_extra_token_to_sequence` and, for valid, `drop_last_partial_validation_sequence`. A cache fits if it is what any
-values of the two give. Sizes come first, since most of what is stale shows there; then every sample; then the shuffles.
+values of the two give, but see `_may_have_had_one_more`. Sizes come first, since most of what is stale shows there;
+then every sample; then the shuffles.
 Source: Megatron-LM d98e8a64, megatron/core/datasets/gpt_dataset.py and helpers.cpp (`build_sample_idx`).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -105,7 +107,7 @@ def misfit(index: Index, arrays: dict[str, NpyArray], value: dict[str, Any], old
         index: of the pair.
         arrays: the three of the cache.
         value: its description.
-        old: what its date has against it, for what is too large to compute.
+        old: what its date has against it; it decides on what is too large to compute, or may be either.
 
     Returns:
         None if it would.
@@ -113,7 +115,8 @@ def misfit(index: Index, arrays: dict[str, NpyArray], value: dict[str, Any], old
     Raises:
         KeyError, TypeError, ValueError, IndexError, OverflowError: the description is not one of Megatron's.
     """
-    order, reasons = Order.read(index, value), []
+    order = Order.read(index, value)
+    reasons: list[str] = []
     for plan, extra in order.plans(len(arrays["sample_index"]) - 1):
         reason = _wrong_size(arrays, order, plan)
         if reason is None and plan.stop - plan.start > MAX_EXACT:
@@ -121,7 +124,7 @@ def misfit(index: Index, arrays: dict[str, NpyArray], value: dict[str, Any], old
         elif reason is None:
             reason = _wrong_sample(index, arrays, order, plan, extra) or _wrong_shuffle(arrays, order, plan)
         if reason is None:
-            return None
+            return reasons[0] if old and reasons and _may_have_had_one_more(index, arrays, order, plan) else None
         reasons.append(reason)
     return reasons[0] if reasons else "its part of the pair has no tokens now"
 
@@ -131,7 +134,9 @@ def _wrong_size(arrays: dict[str, NpyArray], order: Order, plan: Plan) -> str | 
     epochs = f"{plan.num_epochs} epochs" if plan.num_epochs > 1 else "one epoch"
     if places != plan.num_places:
         held = plan.stop - plan.start
-        return f"it orders {places} sequences, and Megatron now takes {epochs} of {held}, {plan.num_places} in all"
+        return (
+            f"it puts {places} sequences in order, and Megatron now takes {epochs} of {held}, {plan.num_places} in all"
+        )
     if rows - 1 != shuffled:
         return f"it has {rows - 1} samples, and shuffles {shuffled}"
     if shuffled != plan.num_samples:
@@ -141,19 +146,34 @@ def _wrong_size(arrays: dict[str, NpyArray], order: Order, plan: Plan) -> str | 
 
 
 def _wrong_sample(index: Index, arrays: dict[str, NpyArray], order: Order, plan: Plan, extra: int) -> str | None:
-    documents, samples, (first, stop) = arrays["document_index"], arrays["sample_index"], order.part
+    documents, (first, stop) = arrays["document_index"], order.part
     for place in range(0, len(documents), PIECE):
         piece = documents.read(place, place + PIECE)
         if int(piece.min()) < first or int(piece.max()) >= stop:
             return f"it holds sequences {piece.min()} to {piece.max()}, and the pair now gives it {first} to {stop - 1}"
-    pieces, number = _ordered(documents, index.read("sequence_lengths", first, stop), first), 0
-    for rows in sample_starts(pieces, order.seq_length, plan.num_samples, extra):
-        found = samples.read(number, number + len(rows))
-        if not np.array_equal(found, rows):
-            wrong = number + int((found != rows).any(axis=1).argmax())
-            return f"sample {max(wrong - 1, 0)} does not begin and end where the lengths of the sequences put it"
-        number += len(rows)
+    wrong = next(_wrong_rows(index, arrays, order, plan, extra), None)
+    if wrong is not None:
+        return f"sample {max(wrong - 1, 0)} does not begin and end where the lengths of the sequences put it"
     return None
+
+
+def _may_have_had_one_more(index: Index, arrays: dict[str, NpyArray], order: Order, plan: Plan) -> bool:
+    """Whether a cache that fits without the extra token may be one with it, of which a sequence lost its last token.
+
+    The two differ where a sample ends with a sequence: without the extra token it begins again there, with it at the
+    next one. One such row may be what is left of a lost token, which Megatron would read behind the end; two are not.
+    """
+    return len(list(itertools.islice(_wrong_rows(index, arrays, order, plan, 1), 2))) < 2
+
+
+def _wrong_rows(index: Index, arrays: dict[str, NpyArray], order: Order, plan: Plan, extra: int) -> Iterator[int]:
+    """The rows of the sample index that are not what Megatron would write."""
+    pieces, number = _ordered(arrays["document_index"], index.read("sequence_lengths", *order.part), order.part[0]), 0
+    for rows in sample_starts(pieces, order.seq_length, plan.num_samples, extra):
+        found = arrays["sample_index"].read(number, number + len(rows))
+        if not np.array_equal(found, rows):
+            yield from (number + (found != rows).any(axis=1).nonzero()[0]).tolist()
+        number += len(rows)
 
 
 def _ordered(documents: NpyArray, lengths: npt.NDArray[Any], first: int) -> Iterator[npt.NDArray[Any]]:
