@@ -242,6 +242,19 @@ def test_another_order_is_stale_where_it_is_quickly_computed(pair, monkeypatch, 
     assert codes(pair) == set()
 
 
+def test_a_pair_twice_as_long_has_other_sequences_and_half_the_epochs(pair, monkeypatch):
+    monkeypatch.setattr("dataprep.checks.orders.MAX_SHUFFLED", 0)
+    build(pair / "cache" / "GPTDataset_indices", pair, [40] * 10, split="1", wanted=99)  # four epochs
+    assert codes(pair) == {"cache-stale"}
+    write(pair, [40] * 10)
+    assert codes(pair) == set()
+    write(pair, [40] * 20)
+
+    (problem,) = verify(pair, "index").problems
+
+    assert problem.message == "it holds sequences 0 to 9, and the pair now gives it 0 to 19"
+
+
 LISTS = st.lists(st.sampled_from([0, 0, 1, 2, 3, 7, 16, 30]), min_size=1, max_size=8)
 
 

@@ -147,10 +147,12 @@ def _wrong_size(arrays: dict[str, NpyArray], order: Order, plan: Plan) -> str | 
 
 def _wrong_sample(index: Index, arrays: dict[str, NpyArray], order: Order, plan: Plan, extra: int) -> str | None:
     documents, (first, stop) = arrays["document_index"], order.part
+    low, high = stop, first - 1
     for place in range(0, len(documents), PIECE):
         piece = documents.read(place, place + PIECE)
-        if int(piece.min()) < first or int(piece.max()) >= stop:
-            return f"it holds sequences {piece.min()} to {piece.max()}, and the pair now gives it {first} to {stop - 1}"
+        low, high = min(low, int(piece.min())), max(high, int(piece.max()))
+    if len(documents) and (low, high) != (first, stop - 1):
+        return f"it holds sequences {low} to {high}, and the pair now gives it {first} to {stop - 1}"
     wrong = next(_wrong_rows(index, arrays, order, plan, extra), None)
     if wrong is not None:
         return f"sample {max(wrong - 1, 0)} does not begin and end where the lengths of the sequences put it"
