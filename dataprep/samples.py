@@ -32,7 +32,7 @@ from dataprep.indexed import CHUNK
 from dataprep.watcher import Progress, Silent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -117,7 +117,7 @@ def split_ranges(split: str, num_sequences: int) -> dict[SplitPart, tuple[int, i
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """How large everything becomes.
 
     Attributes:
@@ -142,6 +142,83 @@ class _Plan:
     def num_bytes(self) -> int:
         """Of memory: 4 for each place, 4 for each sequence and its length, 20 for each sample."""
         return 4 * self.num_places + 8 * (self.stop - self.start) + 20 * self.num_samples
+
+
+def plan_samples(part: tuple[int, int], tokens: int, size: int, wanted: int | None, extra: int = 1) -> Plan:
+    """Epochs and samples, by the arithmetic of GPTDataset.
+
+    Args:
+        part: its sequences [start, stop).
+        tokens: that they have.
+        size: tokens that a sample trains on.
+        wanted: samples that the training asks for. None: one epoch.
+        extra: tokens that a sample has beyond them: 1, or 0 without `add_extra_token_to_sequence`.
+
+    Raises:
+        ZeroDivisionError: samples of no tokens; Megatron hangs.
+    """
+    asked = 0 if wanted is None else wanted * size + extra
+    epochs = 1 if asked <= tokens else -(-asked // tokens)
+    early = None
+    if wanted is not None and epochs > 1:
+        before = ((epochs - 1) * tokens - extra) // size
+        early = before if wanted - before < int(0.80 * ((tokens - extra) // size)) else None
+    return Plan(*part, epochs, max(0, epochs * tokens - extra) // size, early)
+
+
+def shuffled_sequences(plan: Plan, state: np.random.RandomState) -> npt.NDArray[np.int32]:
+    """The document index; takes from `state` what Megatron takes for it."""
+    separate = plan.num_early is not None
+    found = np.tile(np.arange(plan.start, plan.stop, dtype=np.int32), plan.num_epochs)
+    cut = len(found) - separate * (plan.stop - plan.start)
+    state.shuffle(found[:cut])
+    state.shuffle(found[cut:])
+    return found
+
+
+def sample_starts(
+    pieces: Iterable[npt.NDArray[np.integer[Any]]], size: int, num_samples: int, extra: int = 1
+) -> Iterator[Int64s]:
+    """The sample index: for each multiple of the sequence length, which place of the stream holds it, and where in it.
+
+    Args:
+        pieces: lengths of the sequences in the order of the document index; none of the pieces is empty.
+        size: tokens that a sample trains on.
+        num_samples: samples; the last of them may end behind the stream.
+        extra: tokens that a sample has beyond `size`: 1 or 0.
+
+    Yields:
+        int64[<= CHUNK, 2]: the next rows, `num_samples` + 1 in all.
+    """
+    position, place, number, last = 0, 0, 0, 0
+    for lengths in pieces:
+        ends = np.cumsum(lengths, dtype=np.int64) + position
+        stop = min(num_samples, (int(ends[-1]) - extra) // size) + 1
+        while number < stop:
+            starts = np.arange(number, min(number + CHUNK, stop), dtype=np.int64) * size
+            here = np.searchsorted(ends, starts + extra)
+            found = np.stack([here + place, starts - ends[here] + lengths[here]], axis=1)
+            if not number:
+                found[0] = 0  # sequences without tokens before the first one with some are part of sample 0
+            yield found
+            number += len(found)
+        position, place, last = int(ends[-1]), place + len(lengths), int(lengths[-1])
+    while number <= num_samples:
+        found = np.full((min(CHUNK, num_samples + 1 - number), 2), (place - 1, last - extra), np.int64)
+        if not number:
+            found[0] = 0
+        yield found
+        number += len(found)
+
+
+def shuffled_samples(plan: Plan, state: np.random.RandomState) -> npt.NDArray[np.integer[Any]]:
+    """The shuffle index; `state` is as `shuffled_sequences` left it."""
+    dtype = np.dtype(np.uint32 if plan.num_samples < 2**32 - 2 else np.int64)
+    numbers: npt.NDArray[np.integer[Any]] = np.arange(plan.num_samples, dtype=dtype)
+    cut = plan.num_samples if plan.num_early is None else plan.num_early
+    state.shuffle(numbers[:cut])
+    state.shuffle(numbers[cut:])
+    return numbers
 
 
 class SampleOrder:
@@ -176,10 +253,10 @@ class SampleOrder:
         state = np.random.RandomState(sampling.seed)
         # To shuffle one takes about twice as long as to find it; numpy tells nothing meanwhile.
         watcher.stage("order of samples", 3 * plan.num_places + 3 * plan.num_samples)
-        self.document_index = self._shuffled_sequences(plan, state)
+        self.document_index = shuffled_sequences(plan, state)
         watcher(Progress(source_bytes=2 * plan.num_places))
         self.sample_index = self._found_samples(plan, watcher)
-        self.shuffle_index = _shuffled_samples(plan, state)
+        self.shuffle_index = shuffled_samples(plan, state)
         watcher(Progress(source_bytes=2 * plan.num_samples))
 
     def __len__(self) -> int:
@@ -233,23 +310,16 @@ class SampleOrder:
             lengths[number * CHUNK : number * CHUNK + len(piece)] = piece
         return lengths
 
-    def _plan(self, start: int, stop: int) -> _Plan:
-        """Epochs and samples, by the arithmetic of GPTDataset."""
-        size, wanted = self._sampling.seq_length, self._sampling.num_samples
-        tokens = int(self._lengths.sum(dtype=np.int64))
-        epochs = 1 if wanted is None else max(1, -(-(wanted * size + 1) // tokens))
-        samples = (epochs * tokens - 1) // size
-        early = None
-        if wanted is not None and epochs > 1:
-            before = ((epochs - 1) * tokens - 1) // size
-            early = before if wanted - before < int(0.80 * ((tokens - 1) // size)) else None
+    def _plan(self, start: int, stop: int) -> Plan:
+        size, tokens = self._sampling.seq_length, int(self._lengths.sum(dtype=np.int64))
+        plan = plan_samples((start, stop), tokens, size, self._sampling.num_samples)
+        epochs, samples = plan.num_epochs, plan.num_samples
         if not samples:
             part = self._sampling.part
             raise SpecError(
                 f"{self._name}: {part} has {tokens} tokens, and a sample takes {size} and one more; choose a shorter "
                 "--seq-length or another --split, or ask for more epochs with --num-samples"
             )
-        plan = _Plan(start, stop, epochs, samples, early)
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if plan.num_bytes > memory or epochs > INT32:
             raise SpecError(
@@ -259,41 +329,20 @@ class SampleOrder:
             )
         return plan
 
-    @staticmethod
-    def _shuffled_sequences(plan: _Plan, state: np.random.RandomState) -> npt.NDArray[np.int32]:
-        separate = plan.num_early is not None
-        found = np.tile(np.arange(plan.start, plan.stop, dtype=np.int32), plan.num_epochs)
-        cut = len(found) - separate * (plan.stop - plan.start)
-        state.shuffle(found[:cut])
-        state.shuffle(found[cut:])
+    def _found_samples(self, plan: Plan, watcher: Watcher) -> Int64s:
+        found, number = np.empty((plan.num_samples + 1, 2), np.int64), 0
+        for rows in sample_starts(self._ordered(plan, watcher), self._sampling.seq_length, plan.num_samples):
+            found[number : number + len(rows)] = rows
+            number += len(rows)
+            watcher(Progress(source_bytes=len(rows)))
         return found
 
-    def _found_samples(self, plan: _Plan, watcher: Watcher) -> Int64s:
-        """For each multiple of the sequence length: which place of the stream holds that token, and where in it."""
-        size, position = self._sampling.seq_length, 0
-        found = np.zeros((plan.num_samples + 1, 2), np.int64)
+    def _ordered(self, plan: Plan, watcher: Watcher) -> Iterator[npt.NDArray[np.int32]]:
+        """The lengths in the order of the document index."""
         for place in range(0, plan.num_places, CHUNK):
             lengths = self._lengths[self.document_index[place : place + CHUNK] - plan.start]
-            ends = np.cumsum(lengths, dtype=np.int64) + position
-            first, stop = -(-position // size), min(plan.num_samples + 1, -(-int(ends[-1]) // size))
-            for number in range(first, stop, CHUNK):
-                wanted = np.arange(number, min(number + CHUNK, stop), dtype=np.int64) * size
-                here = np.searchsorted(ends, wanted, side="right")
-                found[number : number + len(wanted), 0] = here + place
-                found[number : number + len(wanted), 1] = wanted - ends[here] + lengths[here]
-            position = int(ends[-1])
-            watcher(Progress(source_bytes=len(lengths) + max(0, stop - first)))
-        found[0] = 0  # sequences without tokens before the first one with some are part of sample 0
-        return found
-
-
-def _shuffled_samples(plan: _Plan, state: np.random.RandomState) -> npt.NDArray[np.integer[Any]]:
-    dtype = np.dtype(np.uint32 if plan.num_samples < 2**32 - 2 else np.int64)
-    numbers: npt.NDArray[np.integer[Any]] = np.arange(plan.num_samples, dtype=dtype)
-    cut = plan.num_samples if plan.num_early is None else plan.num_early
-    state.shuffle(numbers[:cut])
-    state.shuffle(numbers[cut:])
-    return numbers
+            yield lengths
+            watcher(Progress(source_bytes=len(lengths)))
 
 
 def _chunks(index: Index, start: int, stop: int) -> Iterator[npt.NDArray[np.int32]]:

@@ -8,6 +8,6 @@ documents  where documents begin, token by token
 known      which ids there may be: from the request, the tokenizer, the manifest
 tokens     level `tokens`; `scan` reads, `tally` counts, `ends` judges how documents end and begin
 splits     what Megatron's --split leaves without tokens
-caches     Megatron's index caches; `npy` reads them
+caches     Megatron's index caches; `orders` holds them to what it would write now, `npy` reads them
 claims     what a manifest says of the files
 """

@@ -8,9 +8,8 @@
     <md5>-GPTDataset-<split>-shuffle_index.npy    uint32[k]
 
 So a pair that is written again under its old path is read through the old arrays. Whether they fit is computed, not
-guessed by dates: the lengths of the sequences in the order of `document_index`, summed up, must put sample number k
-at token k * sequence length. A cache that fits is the one that Megatron would build now.
-Source: Megatron-LM d98e8a64, megatron/core/datasets/gpt_dataset.py and helpers.cpp (`build_sample_idx`).
+guessed by dates, see `orders`.
+Source: Megatron-LM d98e8a64, megatron/core/datasets/gpt_dataset.py.
 """
 
 from __future__ import annotations
@@ -22,22 +21,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from dataprep.checks.documents import PIECE
 from dataprep.checks.npy import NpyArray, open_npy
+from dataprep.checks.orders import misfit
 from dataprep.checks.report import Place
 from dataprep.errors import SpecError
 from dataprep.indexed import Index, idx_path
-from dataprep.samples import PARTS
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from dataprep.checks.report import Report
-
-MAX_EXACT = 1 << 25
-"""Sequences whose lengths are held in memory (128 MiB) to compute whether a cache fits; of more, the dates decide."""
 
 END = "-description.txt"
 
@@ -150,75 +141,9 @@ def _check(prefix: Path, index: Index, path: Path, value: dict[str, Any]) -> Bad
             return _bad("cache-damaged", path, f"{file.name} cannot be read: {error}")
     if "datasets" in value:
         return None
-    if not columns or len(index.sequence_lengths) > MAX_EXACT:
-        old = path.stat().st_mtime_ns < idx_path(prefix).stat().st_mtime_ns
-        return _bad("cache-stale", path, "it is older than the .idx") if old else None
+    old = "it is older than the .idx" if path.stat().st_mtime_ns < idx_path(prefix).stat().st_mtime_ns else None
     try:
-        message = _misfit(index, arrays, value)
+        message = misfit(index, arrays, value, old) if columns else old
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         return _bad("cache-damaged", path, f"the description is not one of Megatron's: {error!r}")
     return _bad("cache-stale", path, message) if message else None
-
-
-def _misfit(index: Index, arrays: dict[str, NpyArray], value: dict[str, Any]) -> str | None:
-    """Where a cache and the lengths do not agree; None if they do."""
-    n, seq_length = len(index.sequence_lengths), int(value["sequence_length"])
-    part = value["split_matrix"][PARTS.index(value["index_split"])] if value["split_matrix"] else (0.0, 1.0)
-    first, stop = round(part[0] * float(n)), round(part[1] * float(n))
-    documents, samples, num_shuffled = arrays["document_index"], arrays["sample_index"], len(arrays["shuffle_index"])
-    if num_shuffled != len(samples) - 1 or seq_length < 1:
-        return f"it shuffles {num_shuffled} samples of {seq_length} tokens, and has {len(samples) - 1}"
-    lengths, walk = index.read("sequence_lengths", 0, n), _Walk(samples, seq_length)
-    total, low, high = 0, n, -1
-    for start in range(0, len(documents), PIECE):
-        order = documents.read(start, start + PIECE)
-        low, high = min(low, int(order.min())), max(high, int(order.max()))
-        if low < first or high >= stop:
-            break
-        starts = np.concatenate([[0], np.cumsum(lengths[order], dtype=np.int64)]) + total
-        wrong = walk.first_wrong(start, starts)
-        if (
-            wrong is not None and wrong < len(samples) - 1
-        ):  # the last row only ends the last sample, and may do so early
-            return f"sample {wrong} does not start where the lengths of the sequences put it"
-        total = int(starts[-1])
-    if (low, high) != (first, stop - 1) or len(documents) % (stop - first):
-        return f"it holds sequences {low} to {high}, and the pair now gives it {first} to {stop - 1}"
-    if not (total - 1) // seq_length <= len(samples) - 1 <= -(-total // seq_length):
-        return f"it has {len(samples) - 1} samples of {seq_length} tokens, and its sequences now have {total} tokens"
-    return None
-
-
-class _Walk:
-    """Goes through the samples beside the sequences they begin in."""
-
-    def __init__(self, samples: NpyArray, seq_length: int) -> None:
-        self._pieces = (samples.read(i, i + PIECE) for i in range(0, len(samples), PIECE))
-        self._seq_length = seq_length
-        self._number = 0
-        self._rows = np.empty((0, 2), np.int64)
-
-    def first_wrong(self, start: int, starts: npt.NDArray[np.int64]) -> int | None:
-        """The first sample in some sequences that does not begin where it should.
-
-        Args:
-            start: place of the first of the sequences in `document_index`.
-            starts: the token that each of them begins with, and the one behind them.
-
-        Raises:
-            ValueError: the samples are in no order.
-        """
-        while True:
-            cut = int(np.searchsorted(self._rows[:, 0], start + len(starts) - 1))
-            here, self._rows = self._rows[:cut], self._rows[cut:]
-            expected = (np.arange(cut, dtype=np.int64) + self._number) * self._seq_length
-            wrong = starts[here[:, 0] - start] + here[:, 1] != expected
-            if wrong.any():
-                return self._number + int(wrong.argmax())
-            self._number += cut
-            more = None if len(self._rows) else next(self._pieces, None)
-            if more is None:
-                return None
-            self._rows = more.astype(np.int64)
-            if (np.diff(self._rows[:, 0], prepend=start) < 0).any():
-                raise ValueError("its samples are in no order")
