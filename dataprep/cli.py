@@ -72,7 +72,7 @@ def _run(interrupts: list[int]) -> int:
         if interrupts:  # a lock of Python's breaks when a Ctrl-C arrives while it is taken
             return 130
         what = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
-        note(f"error: {what}{error}; the same command with --debug shows where")
+        note(f"error: {what}{error}; dataprep --debug with the same command shows where")
         return 1
 
 

@@ -194,6 +194,20 @@ def test_an_empty_document_of_megatron_is_a_boundary(bpe, write_texts, tmp_path)
     assert (len(found), found.document_indices.tolist()) == (2, [0, 1, 1, 2])
 
 
+def test_an_empty_file_of_a_glob_holds_no_line(bpe, tmp_path):
+    """As for Megatron; alone, it is a mistake."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name, text in (("a", "one"), ("b", ""), ("c", "two")):
+        (folder / f"{name}.jsonl").write_text(json.dumps({"text": text}) + "\n" if text else "")
+    (made,) = make(*arguments(folder / "*.jsonl", tmp_path / "my", bpe.path))
+    (other,) = make(*arguments(folder / "[ac].jsonl", tmp_path / "other", bpe.path))
+    assert made.manifest.counts.num_documents == 2
+    assert content(made.prefix) == content(other.prefix)
+    with pytest.raises(SourceError, match=r"b\.jsonl is empty"):
+        make(*arguments(folder / "b.jsonl", tmp_path / "none", bpe.path))
+
+
 def test_every_key_becomes_a_pair(bpe, tmp_path):
     source = tmp_path / "in.jsonl"
     source.write_text('{"text": "a b", "title": "T", "n": 1}\n{"text": "c", "title": "", "n": null}\n')

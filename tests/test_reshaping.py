@@ -462,6 +462,7 @@ def test_bad_requests(tmp_path):
         ),
         (lambda: split(prefix, f"{tmp_path}/new/", documents=1), "new/ is a folder; name the pair in it"),
         (lambda: sample(prefix, "", 1), "--output names nothing; name the new pair"),
+        (lambda: sample(prefix, os.fsdecode(b"x\xff"), 1), "the path is not UTF-8, and the manifest .* rename it"),
         (lambda: merge([prefix], tmp_path / "old"), "Megatron's indices of a dataset"),
         (lambda: split(prefix, new), "one of --documents, --tokens and --fractions"),
         (lambda: split(prefix, new, documents=1, tokens=1), "one of --documents, --tokens and --fractions"),

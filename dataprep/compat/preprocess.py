@@ -9,6 +9,7 @@ died goes on in it. The three files appear last, whole and proven, and the folde
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import logging
@@ -158,10 +159,19 @@ def _request(asked: Asked, key: str, work: Path) -> Request:
         "runtime.max_rejects=0",
         *asked.settings,
     ]
-    inputs = [path if "://" in path else os.path.abspath(path) for path in asked.inputs]
+    inputs = [path for text in asked.inputs for path in _found(text)]
     processors = len(os.sched_getaffinity(0))
     workers = min(asked.workers or processors, processors)
     return planning.resolve(inputs, place, work, workers, None, settings)
+
+
+def _found(text: str) -> list[str]:
+    """What an input stands for; of a glob's files, those that are empty hold no line."""
+    if "://" in text:
+        return [text]
+    path = os.path.abspath(text)
+    names = sorted(glob.glob(path)) if glob.has_magic(path) and not os.path.exists(path) else []
+    return [name for name in names if not os.path.isfile(name) or os.path.getsize(name)] or [path]
 
 
 def _beside(asked: Asked, cut: Cut | None, dealt: bool = True) -> Preprocess | None:

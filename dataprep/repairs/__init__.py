@@ -37,7 +37,7 @@ from dataprep.repairs.caching import clear_caches
 from dataprep.repairs.case import Change, Known
 from dataprep.repairs.diagnosis import diagnose
 from dataprep.repairs.writing import outputs_of, write
-from dataprep.reshaping.making import output_prefix
+from dataprep.reshaping.making import check_encodable, output_prefix
 from dataprep.stages.verify import verify
 from dataprep.watcher import Progress, Silent
 
@@ -119,6 +119,7 @@ def repair(
     """
     watcher, wanted = watcher or Silent(), wanted or Wanted()
     path, new = find_prefix(prefix), output_prefix(output)
+    check_encodable(path)
     if os.path.realpath(bin_path(path)) == os.path.realpath(bin_path(new)):
         raise SpecError(f"--output {new} is the pair itself, and nothing is mended in place; choose another")
     manifest, unreadable = _manifest(path)

@@ -17,6 +17,7 @@ from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import Index, IndexedDataset, bin_path, idx_path, read_header
 from dataprep.layout import find_prefixes
 from dataprep.manifest import DatasetManifest, eod_of, readable_manifest
+from dataprep.reshaping.making import check_encodable
 from dataprep.reshaping.selections import Run, read_documents
 from dataprep.stages.verify import verify
 from dataprep.storage import checksum
@@ -119,8 +120,10 @@ def open_inputs(prefixes: Sequence[Path], watcher: Watcher) -> list[Input]:
 
     Raises:
         FormatError: some are broken; names all of them.
-        SpecError: they are of several dtypes, tokenizers or policies.
+        SpecError: they are of several dtypes, tokenizers or policies, or of a name that is no UTF-8.
     """
+    for prefix in prefixes:
+        check_encodable(prefix)
     inputs, broken, unreadable = [], [], dict.fromkeys([""])
     sizes = [_idx_bytes(prefix) for prefix in prefixes]
     watcher.stage("check the inputs", sum(sizes))

@@ -41,13 +41,27 @@ if TYPE_CHECKING:
 LOCK = "lock"
 
 
+def check_encodable(path: Path) -> None:
+    """Make sure that a manifest can name a pair.
+
+    Raises:
+        SpecError: its path is no UTF-8.
+    """
+    try:
+        os.path.abspath(path).encode()
+    except UnicodeEncodeError as error:
+        raise SpecError(
+            f"{path}: the path is not UTF-8, and the manifest of what is made has to name it; rename it"
+        ) from error
+
+
 def output_prefix(text: str | Path) -> Path:
     """The prefix that a person wants a new pair to have; the name of one of its files means the same.
 
     What a maker that died has left there goes first: it would pass for a pair of somebody.
 
     Raises:
-        SpecError: it names a folder, or nothing.
+        SpecError: it names a folder, or nothing, or is no UTF-8.
         BusyError: another process makes pairs of this name.
     """
     path = Path(text)
@@ -55,6 +69,7 @@ def output_prefix(text: str | Path) -> Path:
         raise SpecError("--output names nothing; name the new pair, as in data/merged")
     if path.suffix in (".bin", ".idx"):
         path = path.with_suffix("")
+    check_encodable(path)
     if str(text).endswith(os.sep) or not path.name or (path.is_dir() and not _caches(path).exists()):
         raise SpecError(f"--output {text} is a folder; name the pair in it, as in {path / 'merged'}")
     _clear_others(path)

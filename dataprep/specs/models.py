@@ -60,9 +60,14 @@ def _problems(model: type[BaseModel], error: ValidationError | TypeError) -> str
         elif problem["type"].startswith("union_tag"):
             key, text = f"{key}.kind", f"expected one of {problem['ctx'].get('expected_tags') or 'files, hub, urls'}"
         elif problem["type"] != "missing":
-            text = f"{text}, found {problem['input']!r}"
+            text = f"{text}, found {_shown(problem['input'])}"
         lines.append(f"{key}: {text}")
     return "; ".join(lines)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _resolve(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[str], type[BaseModel] | None]:
