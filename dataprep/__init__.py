@@ -15,6 +15,7 @@
     decode         one document as text
     training_sample  one sample as Megatron trains on it, and `Sampling`, what decides which that is
     where          the source file and record of a document, or of those in a sample
+    DataprepError  every error that is meant for a person; its kinds are in `dataprep.errors`
 
 The same verbs as the command line's. Nothing heavy is imported before a verb is used.
 """
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from dataprep.checks.report import Expected
     from dataprep.compat.preprocess import preprocess
     from dataprep.differences import diff
+    from dataprep.errors import DataprepError
     from dataprep.fetching import download
     from dataprep.indexed import IndexedDataset as open_dataset
     from dataprep.inspection import inspect
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "DataprepError",
     "Expected",
     "Sampling",
     "Wanted",
@@ -63,6 +66,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "DataprepError": ("dataprep.errors", "DataprepError"),
     "Expected": ("dataprep.checks.report", "Expected"),
     "Sampling": ("dataprep.samples", "Sampling"),
     "Wanted": ("dataprep.repairs", "Wanted"),

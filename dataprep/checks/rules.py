@@ -129,7 +129,11 @@ RULES: dict[str, Rule] = {
         "warning", "trains on ids of another tokenizer without a word, if they differ", "compare: --level source"
     ),
     "manifest": Rule("error", "trains on other data than was published", _OTHER),
-    "manifest-unreadable": Rule("warning", "does not read it", "update dataprep, or remove the file"),
+    "manifest-unreadable": Rule(
+        "warning",
+        "does not read it",
+        "make it readable, update dataprep, or, if it is of another program, move it away",
+    ),
     "shard": Rule("error", "trains on other data than was tokenized", _REBUILD),
     "source-unknown": Rule("error", _UNREAD, "--level tokens proves what can be proven without the source"),
     "source-gone": Rule("error", _UNREAD, "put the file back where it was; or --level tokens, which needs no source"),
