@@ -81,7 +81,8 @@ def _keep_sound(case: Case, arrays: Arrays, measures: Measures, finding: Finding
     assert case.header is not None
     agreeing = measures.num_agreeing.get(item_size(case.header.code) or 0, 0)
     if measures.num_tokens and arrays.is_whole("sequence_pointers") and agreeing * 2 >= arrays.num_sequences - 1:
-        advice = "copy both files again; or move the .idx away to go by the EODs in the .bin alone, with --eod ID"
+        named = "" if case.known.eod is not None else ", with --eod ID"
+        advice = f"copy both files again; or move the .idx away to go by the EODs in the .bin alone{named}"
         raise case.refusal(finding, advice)
 
 
@@ -116,16 +117,16 @@ def _bounded(case: Case, reading: Reading, evidence: Evidence, arrays: Arrays, m
 def _check_bounds(case: Case, reading: Reading, evidence: Evidence, arrays: Arrays, measures: Measures) -> None:
     """Refuse boundaries that can be right, but most likely are not: the EOD ends sequences within documents.
 
-    That is so where they were those of documents of one sequence each, or where documents have no sequence. A pair of
-    which nothing else is wrong is left alone.
+    That is so where they were those of documents of one sequence each, or where something else is damaged and
+    documents have no sequence. A pair of which nothing is to be written is left alone.
     """
     assert case.header is not None
     one_each = arrays.num_sequences + 1
     is_other = one_each in (arrays.num_boundaries, case.header.num_boundaries) and measures.num_own < one_each
-    num_empty = reading.sequences.num_documents - evidence.num_ends
+    num_empty = reading.sequences.num_documents - evidence.num_ends if case.changes else 0
     usual = DTYPES.get(case.header.code) in (np.uint16, np.int32)
     is_written = case.changes or case.known.documents or case.known.dtype is not None or not usual
-    if not (is_written and (is_other or num_empty)) or evidence.num_eods == evidence.num_with_eod:
+    if not ((is_written and is_other) or num_empty) or evidence.num_eods == evidence.num_with_eod:
         return
     whole = single(reading.sequences.num_sequences, reading.sequences.lengths)
     found = case.examine(replace(reading, sequences=whole))

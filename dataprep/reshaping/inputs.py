@@ -61,20 +61,14 @@ def find_inputs(texts: Iterable[str | Path]) -> list[Path]:
 
 
 def _pairs(text: str | Path) -> dict[str, Path]:
-    """The pairs that one name stands for, by where they really lie: a link to a folder brings nothing twice."""
+    """The pairs that one name stands for, by where they really lie: a link to a folder brings nothing twice.
+
+    Hard links are names of their own: so a pair can be taken several times where that is meant.
+    """
     found: dict[str, Path] = {}
     for pair in find_prefixes(text):
-        found.setdefault(_place(bin_path(pair)), pair)
+        found.setdefault(os.path.realpath(bin_path(pair)), pair)
     return found
-
-
-def _place(path: Path) -> str:
-    """Where a file really lies: one that has several names, by links of either kind, lies in one place."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return os.path.realpath(path)  # it is broken, which is said later
-    return f"{stat.st_dev}:{stat.st_ino}"
 
 
 @dataclass(frozen=True, slots=True)
