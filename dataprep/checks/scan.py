@@ -1,4 +1,4 @@
-"""One pass over a ``.bin``: checksums and counts, at nearly the speed of a plain read.
+"""One pass over a ``.bin``: checksums and counts, at about the speed of a disk, 10 GB/s from memory.
 
 A few threads take blocks in turn; each reads its block into a buffer of its own, hashes it once the block before is
 hashed, and counts in it (`tally`). So a byte is looked at while it lies in the cache of the processor that read it, and
@@ -31,7 +31,8 @@ BLOCK = 4 << 20
 """Bytes read at a time: with 1 MiB, what Python does for each block costs as much as the counting."""
 
 THREADS = min(4, len(os.sched_getaffinity(0)))
-"""Threads for one file. Two keep up with a plain read from memory; more help where a disk far away answers late."""
+"""Threads for one file. Two take 10 GB/s from memory, where a plain read took 21; more help where a disk far away
+answers late."""
 
 
 class Scan:

@@ -1,7 +1,7 @@
 """Prove a pair: what is wrong with a ``.bin``/``.idx``, by whomever written, and what it would do to a training.
 
     index   the ``.idx`` and the sizes: structure, pointers, boundaries; splits and caches where asked    milliseconds
-    tokens  one pass over the ``.bin`` as well: ids, EODs, checksums                          the speed of a read
+    tokens  one pass over the ``.bin`` as well: ids, EODs, checksums                       about the speed of a disk
     source  and a sample of documents encoded again from the source, by the reference
 
 With a manifest beside the pair, sizes, checksums, counts, vocabulary and EOD are held to it. All that can be wrong has
