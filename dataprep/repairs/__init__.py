@@ -32,7 +32,7 @@ from dataprep.definitions import identify
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import bin_path
 from dataprep.layout import find_prefix
-from dataprep.manifest import eod_of, manifest_of
+from dataprep.manifest import eod_of, readable_manifest
 from dataprep.repairs.caching import clear_caches
 from dataprep.repairs.case import Change, Known
 from dataprep.repairs.diagnosis import diagnose
@@ -122,7 +122,8 @@ def repair(
     check_encodable(path)
     if os.path.realpath(bin_path(path)) == os.path.realpath(bin_path(new)):
         raise SpecError(f"--output {new} is the pair itself, and nothing is mended in place; choose another")
-    manifest, unreadable = _manifest(path)
+    manifest, why = readable_manifest(path)
+    unreadable = (f"{why}; it was left out of account",) if why else ()
     scratch = new.parent if new.parent.is_dir() and not dry_run else Path(tempfile.gettempdir())
     known = _known(path, wanted, manifest)
     diagnosis = diagnose(path, known, scratch, watcher)
@@ -135,13 +136,6 @@ def repair(
         warnings += write(diagnosis, new, pairs, manifest, watcher)
     names = tuple(os.path.abspath(name) for name in pairs)
     return Repaired(str(path), names, diagnosis.changes, warnings, not dry_run)
-
-
-def _manifest(path: Path) -> tuple[Manifest | None, tuple[str, ...]]:
-    try:
-        return manifest_of(path), ()
-    except FormatError as error:
-        return None, (f"{error}; it was left out of account",)
 
 
 def _known(path: Path, wanted: Wanted, manifest: Manifest | None) -> Known:

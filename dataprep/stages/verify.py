@@ -25,10 +25,10 @@ from dataprep.checks.report import LEVELS, Expected, Place, Report
 from dataprep.checks.scan import THREADS
 from dataprep.checks.splits import check_split
 from dataprep.checks.tokens import check_tokens
-from dataprep.errors import Cancelled, DataprepError, EncodeError, FormatError, SourceError, SpecError
+from dataprep.errors import Cancelled, EncodeError, FormatError, SourceError, SpecError
 from dataprep.indexed import IndexedDataset, bin_path, idx_path
 from dataprep.layout import find_prefix
-from dataprep.manifest import manifest_of
+from dataprep.manifest import readable_manifest
 from dataprep.samples import parse_split
 
 if TYPE_CHECKING:
@@ -171,11 +171,10 @@ def _silent(_: int) -> None:
 
 
 def _manifest(path: Path, report: Report) -> Manifest | None:
-    try:
-        return manifest_of(path)
-    except DataprepError as error:
-        report.add("manifest-unreadable", Place(str(path)), str(error))
-        return None
+    manifest, why = readable_manifest(path)
+    if why:
+        report.add("manifest-unreadable", Place(str(path)), why)
+    return manifest
 
 
 def _recheck(path: Path, report: Report, manifest: Manifest | None, expect: Expected) -> None:
