@@ -12,7 +12,6 @@ HTTP servers are bound to loopback.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import logging
 import queue
@@ -113,6 +112,15 @@ def _no_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A task that has ended, its item, and what is to be done then."""
+
+    future: Any
+    item: Any
+    then: Callable[[], None]
+
+
 class Cluster:
     """A Dask cluster on this machine, for the length of a ``with`` block.
 
@@ -127,6 +135,8 @@ class Cluster:
         self.processes = processes
         self._reporter = Reporter(next(_numbers))
         self._run = _runs[self._reporter.number] = _Run(sink)
+        self._done: queue.SimpleQueue[_Done | BaseException | int] = queue.SimpleQueue()
+        self._num_added = 0
 
     def __enter__(self) -> Self:
         import dask
@@ -188,11 +198,11 @@ class Cluster:
         self._settings.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         del _runs[self._reporter.number]
 
-    def map(self, function: Callable[[T, Reporter], None], items: Iterable[T]) -> Iterator[T]:
+    def map(self, function: Callable[[T, Reporter], None], items: Iterable[T]) -> Iterator[Any]:
         """Call ``function(item, reporter)`` for every item; yields each item when it is done, in any order.
 
         A window of items is with the scheduler at any time, and is filled up as they end. An item whose worker is lost
-        goes to another.
+        goes to another. What `add` was given meanwhile is yielded as well.
 
         Args:
             function: picklable; must be free to run twice for the same item.
@@ -203,7 +213,8 @@ class Cluster:
             DataprepError: what the function raised, or the items did.
             ClusterError: an item lost its worker `ATTEMPTS` times, or the scheduler is gone.
         """
-        done: queue.SimpleQueue[tuple[Any, T] | BaseException | int] = queue.SimpleQueue()
+        self._done, self._num_added = queue.SimpleQueue(), 0
+        done = self._done
         window = threading.Semaphore(max(WINDOW, 2 * self.workers))
         closed = threading.Event()
 
@@ -214,8 +225,7 @@ class Cluster:
                     window.acquire()
                     if closed.is_set():
                         return
-                    future = self._client.submit(_call, function, item, self._reporter, pure=False)
-                    future.add_done_callback(functools.partial(lambda item, future: done.put((future, item)), item))
+                    self._submit(function, item, window.release, 0)
                     count += 1
             except BaseException as error:  # noqa: BLE001 - it is raised again by whoever takes what is done
                 done.put(error)
@@ -225,22 +235,34 @@ class Cluster:
         threading.Thread(target=feed, name="feeder", daemon=True).start()
         num_done, num_items = 0, -1
         try:
-            while num_done != num_items:
+            while num_items < 0 or num_done != num_items + self._num_added:
                 event = done.get()
                 if isinstance(event, BaseException):
                     raise event
                 if isinstance(event, int):
                     num_items = event
                     continue
-                error = self._result(*event)
+                error = self._result(event.future, event.item)
                 if error is not None:
                     raise error
-                window.release()
+                event.then()
                 num_done += 1
-                yield event[1]
+                yield event.item
         finally:
             closed.set()
             window.release()
+
+    def add(self, function: Callable[[T, Reporter], None], item: T) -> None:
+        """Call ``function(item, reporter)`` too, before what waits: for the thread that iterates over `map`."""
+        self._num_added += 1
+        self._submit(function, item, lambda: None, 1)
+
+    def _submit(
+        self, function: Callable[[T, Reporter], None], item: T, then: Callable[[], None], priority: int
+    ) -> None:
+        done = self._done
+        future = self._client.submit(_call, function, item, self._reporter, pure=False, priority=priority)
+        future.add_done_callback(lambda future: done.put(_Done(future, item, then)))
 
     def _result(self, future: Any, item: Any) -> DataprepError | None:
         from concurrent.futures import CancelledError

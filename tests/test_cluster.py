@@ -94,6 +94,34 @@ def test_progress_reaches_the_sink():
     assert sorted(got) == [0, 10, 20, 30, 40]
 
 
+@pytest.mark.parametrize("number", [1, 3, 40])
+def test_items_added_between_others_are_done_as_well(number):
+    did: list[int] = []
+    with Cluster(2) as cluster:
+        yielded = []
+        for item in cluster.map(_threads(lambda item, reporter: did.append(item)), range(number)):
+            yielded.append(item)
+            if item < 110:
+                cluster.add(_do, item + 100)
+    expected = [*range(number), *range(100, 100 + number), *range(200, 200 + min(10, number))]
+    assert sorted(yielded) == sorted(did) == expected
+
+
+def test_an_error_of_an_added_item_is_raised():
+    def work(item: int, reporter) -> None:
+        if item == 7:
+            raise EncodeError("seven")
+
+    def run() -> None:
+        with Cluster(2) as cluster:
+            for item in cluster.map(_threads(work), range(3)):
+                if item == 0:
+                    cluster.add(_do, 7)
+
+    with pytest.raises(EncodeError, match="seven"):
+        run()
+
+
 # --- errors
 
 
