@@ -1,4 +1,4 @@
-"""Map a function over units; the only file that knows Dask.
+"""Map a function over units.
 
 No data lives in Dask: a task is a unit, its result nothing; what a unit made is on disk, and its manifest is the
 receipt. So a scheduler holds a window of small tasks, a lost worker costs the units in its hands, and a lost

@@ -1,0 +1,5 @@
+"""Where units are worked; nobody else imports Dask."""
+
+from dataprep.cluster.mapping import ATTEMPTS, WINDOW, Cluster, Reporter
+
+__all__ = ["ATTEMPTS", "WINDOW", "Cluster", "Reporter"]
