@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import dataprep
-from dataprep.cluster import Cluster
+from dataprep.cluster import Cluster, Here
 from dataprep.errors import DataprepError, OutputError, SourceError, SpecError
 from dataprep.fetching import fetch
 from dataprep.indexed import bin_path, idx_path
@@ -267,7 +267,7 @@ def _in_order(
 
     if len(supply.plan.groups) == 1:
         workers = min(workers, max(1, len(supply.units(0))))
-    with Cluster(workers, request.runtime.processes, watcher) as cluster:
+    with Cluster(Here(workers, request.runtime.processes), watcher) as cluster:
         if request.recipe.limit is not None:
             yield from _limited(request, supply, work, merger, cluster)
             return
