@@ -131,7 +131,7 @@ def write_blend(mixture: Mixture, datasets: Sequence[tuple[str, DatasetManifest]
     return blend
 
 
-def _resolve(
+def resolve_mixture(
     mixture: Mixture, tokenizer: str, output: str | Path, limit: int | None, settings: Sequence[str]
 ) -> list[Request]:
     """The requests of a mixture, one for each corpus.
@@ -169,7 +169,7 @@ def plan_mixture(
     settings: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """What `run_mixture` with the same arguments would do, see `planning.plan`; of each corpus."""
-    return [describe(request) for request in _resolve(mixture, tokenizer, output, limit, settings)]
+    return [describe(request) for request in resolve_mixture(mixture, tokenizer, output, limit, settings)]
 
 
 def run_mixture(
@@ -192,7 +192,7 @@ def run_mixture(
         SpecError: the request is wrong, for any of the corpora; nothing was started.
         DataprepError: the work failed; what was finished is kept.
     """
-    requests = _resolve(mixture, tokenizer, output, limit, settings)
+    requests = resolve_mixture(mixture, tokenizer, output, limit, settings)
     results = []
     for number, request in enumerate(requests):
         log.info("%s: %s, %d of %d", mixture.name, request.recipe.corpus, number + 1, len(requests))

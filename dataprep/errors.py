@@ -64,5 +64,9 @@ class ClusterError(DataprepError):
     """A unit was lost with its worker more often than is reasonable."""
 
 
+class Terminated(KeyboardInterrupt):
+    """The process was told to end by SIGTERM, as schedulers of jobs do; what Ctrl-C does, for another exit code."""
+
+
 class Cancelled(DataprepError):
     """The run was asked to stop before it was done."""

@@ -8,6 +8,7 @@
         listing-<digest>.json                   what there is to fetch; for runs without network
         contents/<name>/<first row>.parquet     texts whose ids a file holds; <name>.json once all are there
         in-use                                  locked by every run that uses the folder
+      work/job-<number>.log                     what a job of Slurm said
       work/<recipe digest>/                     one run in progress
         recipe.json  plan.jsonl  lock  events.jsonl
         shards/<unit>.bin .idx .json            the .json, written last, says that the unit is done
@@ -208,6 +209,11 @@ class RawFolder:
     def part(self, name: str, identity: str) -> str:
         """What the names of a file's parts begin with."""
         return hashlib.sha256(f"{name}\n{identity}".encode()).hexdigest()[:24] + MARK
+
+
+def job_log(output: Path) -> Path:
+    """Where the job of a run says how it gets on; ``%j`` stands for its number."""
+    return Path(os.path.abspath(output)) / "work" / "job-%j.log"
 
 
 def _listing(asked: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import dataprep
-from dataprep.cluster import Cluster, Here
+from dataprep.cluster import Cluster, find_place
 from dataprep.errors import DataprepError, OutputError, SourceError, SpecError
 from dataprep.fetching import fetch
 from dataprep.indexed import bin_path, idx_path
@@ -267,14 +267,15 @@ def _in_order(
 
     if len(supply.plan.groups) == 1:
         workers = min(workers, max(1, len(supply.units(0))))
-    with Cluster(Here(workers, request.runtime.processes), watcher) as cluster:
+    place = find_place(request.cluster, request.runtime, workers, request.layout.work)
+    with Cluster(place, watcher, request.cluster.patience_seconds) as cluster:
         if request.recipe.limit is not None:
             yield from _limited(request, supply, work, merger, cluster)
             return
         for unit in cluster.map(work, todo()):
             done.add(unit.key)
             _event(request.layout, "unit", unit=unit.key)
-            if request.runtime.processes:  # nothing was reported from inside
+            if not place.in_process:  # nothing was reported from inside
                 watcher(_progress_of(request, unit))
             yield from ready()
     yield from ready()

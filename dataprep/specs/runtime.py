@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import ByteSize, Field
@@ -20,10 +20,12 @@ class Runtime(Model):
         workers: units worked on at the same time.
         memory: what the run aims to stay within: batches and the engine's cache are cut to it. A single document takes
             what it takes (about eight times its size), and so does a tokenizer for every process. None: 400 MiB for a
-            process and 176 MiB for each of its workers. More is faster on large corpora: the cache lives longer.
+            process and 176 MiB for each of its workers. More is faster on large corpora: the cache lives longer. Of
+            workers on other machines, what each of them aims for.
         engine: ``auto`` = the fast one where it supports the tokenizer.
         unit_bytes: source per unit: what is redone after a crash, and the grain of parallelism. None: a sixteenth
-            of a worker's share, between 4 and 64 MiB.
+            of a worker's share, between 4 and 64 MiB; with more than 32 workers up to 2 MiB for each, so that the
+            driver, who has 3 ms of work with every unit, keeps up.
         batch_bytes: text handed to the engine at once. 8 MiB stays in cache; 32 MiB measured slower and twice the
             memory.
         audit_rate: one document in this many is encoded by the reference as well; 0: none.
@@ -63,7 +65,12 @@ class Runtime(Model):
         """Source bytes per unit for a corpus of this size."""
         if self.unit_bytes is not None:
             return self.unit_bytes
-        return min(max(total_bytes // (16 * self.workers), 4 * MIB), 64 * MIB)
+        return min(max(total_bytes // (16 * self.workers), 4 * MIB), max(64, 2 * self.workers) * MIB)
+
+    def elsewhere(self, workers: int) -> Self:
+        """The same for workers that are processes on other machines."""
+        memory = None if self.memory is None else ByteSize(self.memory * workers)
+        return self.model_copy(update={"workers": workers, "processes": True, "memory": memory})
 
 
 def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
@@ -90,5 +97,5 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
     return result
 
 
-NAMESPACES = ("source", "reader", "tokenizer", "policy", "runtime")
-"""What ``--set`` can reach: all but `runtime` are recipe."""
+NAMESPACES = ("source", "reader", "tokenizer", "policy", "runtime", "cluster")
+"""What ``--set`` can reach: all but `runtime` and `cluster` are recipe."""
