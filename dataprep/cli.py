@@ -17,7 +17,7 @@ import typer
 
 from dataprep.commands import corpora, diff, inspect, preprocess, repair, reshape, run, verify, where
 from dataprep.commands.app import app, note
-from dataprep.errors import DataprepError, Terminated
+from dataprep.errors import DataprepError, Terminated, TimeIsUp
 
 __all__ = ["app", "corpora", "diff", "inspect", "main", "preprocess", "repair", "reshape", "run", "verify", "where"]
 
@@ -41,9 +41,12 @@ def _noted_interrupts() -> list[int]:
 
     def interrupt(number: int, frame: object) -> NoReturn:
         interrupts.append(number)
-        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        kinds = {int(signal.SIGTERM): Terminated, int(signal.SIGUSR1): TimeIsUp}
+        raise kinds.get(number, KeyboardInterrupt)
 
     signal.signal(signal.SIGTERM, interrupt)
+    if "SLURM_JOB_ID" in os.environ:
+        signal.signal(signal.SIGUSR1, interrupt)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in a script's background
         signal.signal(signal.SIGINT, interrupt)
     return interrupts
@@ -87,12 +90,12 @@ def main() -> NoReturn:
     _open_streams()
     interrupts = _noted_interrupts()
     code = _run(interrupts)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in {signal.SIGINT, signal.SIGTERM, *interrupts}:
         signal.signal(number, signal.SIG_IGN)  # too late to stop anything
     if code == 130:  # Typer turns a KeyboardInterrupt into this, without a word
         goes_on = {"download", "preprocess", "run"} & set(sys.argv)
         what = "interrupted"
-        if signal.SIGTERM in interrupts:
+        if set(interrupts) & {signal.SIGTERM, signal.SIGUSR1}:
             code, what = 128 + signal.SIGTERM, "told to end"
         note(what + ("; run the same command again to go on: what is finished is kept" if goes_on else ""))
     try:

@@ -68,5 +68,9 @@ class Terminated(KeyboardInterrupt):
     """The process was told to end by SIGTERM, as schedulers of jobs do; what Ctrl-C does, for another exit code."""
 
 
+class TimeIsUp(Terminated):
+    """The job that the process is in was told by SIGUSR1 that its time is about to end."""
+
+
 class Cancelled(DataprepError):
     """The run was asked to stop before it was done."""

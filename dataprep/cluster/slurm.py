@@ -53,7 +53,7 @@ def render(spec: Slurm, arguments: Sequence[str], name: str, log: Path) -> str:
         "account": spec.account,
         "qos": spec.qos,
         "constraint": spec.constraint,
-        "signal": f"B:TERM@{spec.notice_seconds}",
+        "signal": f"B:USR1@{spec.notice_seconds}",
         "open-mode": "append",
         "chdir": os.getcwd(),
         "output": log,

@@ -24,7 +24,7 @@ from dataprep.commands.app import (
     print_json,
     with_workers,
 )
-from dataprep.errors import Terminated
+from dataprep.errors import TimeIsUp
 
 if TYPE_CHECKING:
     from dataprep.specs import Mixture
@@ -82,7 +82,7 @@ def run(
     else:
         try:
             _run(context, order, mixture, as_json)
-        except Terminated:
+        except TimeIsUp:
             note(submission.queue_again(order.cluster))
             raise
 

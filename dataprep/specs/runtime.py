@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Literal, Self
 
 import yaml
@@ -73,6 +74,10 @@ class Runtime(Model):
         return self.model_copy(update={"workers": workers, "processes": True, "memory": memory})
 
 
+TIME = re.compile(r"\d+(:\d+)+")
+"""12:00:00, which YAML 1.1 takes for the number 43200."""
+
+
 def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
     """``["reader.text=content", ...]`` -> ``{"reader": {"text": "content"}, ...}``; values are YAML.
 
@@ -88,7 +93,7 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
                 f"--set {setting}: expected NAMESPACE.KEY=VALUE with a namespace of {', '.join(NAMESPACES)}"
             )
         try:
-            value = yaml.safe_load(text) if text.strip() else text
+            value = yaml.safe_load(text) if text.strip() and not TIME.fullmatch(text) else text
         except yaml.YAMLError as error:
             raise SpecError(f"--set {setting}: the value is not YAML; put it in quotes") from error
         if value is None and text.strip() not in ("null", "~"):
