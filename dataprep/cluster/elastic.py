@@ -58,7 +58,7 @@ class Elastic:
                 cluster = stack.enter_context(_slurm_cluster()(**self._options(folder)))
             except (OSError, ValueError, RuntimeError) as error:
                 raise ClusterError(f"the scheduler did not start: {' '.join(str(error).split())[:300]}") from error
-            cluster.adapt(minimum_jobs=1, maximum_jobs=self._spec.nodes, interval="10s", wait_count=6)
+            cluster.adapt(minimum_jobs=1, maximum_jobs=self._spec.nodes, interval="2s", wait_count=30)
             client = stack.enter_context(Client(cluster, set_as_default=False))
             self._stack = stack.pop_all()
         return client

@@ -24,7 +24,7 @@ class Joined:
     in_process = False
 
     def __init__(self, spec: Existing) -> None:
-        self._address = spec.address
+        self._spec = spec
 
     def open(self) -> Any:
         """Connect; returns Dask's client.
@@ -34,12 +34,13 @@ class Joined:
         """
         from distributed import Client
 
-        kind = "address" if "://" in self._address else "scheduler_file"
+        address = self._spec.address
+        kind = "address" if "://" in address else "scheduler_file"
         try:
-            self._client = Client(**{kind: self._address}, set_as_default=False)
-        except (OSError, ValueError) as error:  # TimeoutError among them
+            self._client = Client(**{kind: address}, timeout=min(30, self._spec.patience_seconds), set_as_default=False)
+        except (OSError, TypeError, ValueError) as error:  # TimeoutError among them; TypeError: no certificates
             raise ClusterError(
-                f"no scheduler answers at {self._address}: {' '.join(str(error).split())[:200]}; start it with `dask "
+                f"no scheduler answers at {address}: {' '.join(str(error).split())[:200]}; start it with `dask "
                 "scheduler`, or give the address it says it listens at. For tls:// Dask's own settings name the "
                 "certificates (distributed.comm.tls)"
             ) from error

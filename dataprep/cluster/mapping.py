@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import queue
 import socket
 import threading
@@ -125,6 +126,21 @@ def _call(function: Callable[[Any, Reporter], None], item: Any, reporter: Report
     return None
 
 
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Keep Dask's log, with its tracebacks, off the terminal: what is lost, a message of ours says."""
+    names = [name for name in logging.root.manager.loggerDict if name.startswith(("asyncio", "distributed", "tornado"))]
+    loggers = [logging.getLogger(name) for name in names]  # Dask gives levels to some of its own
+    before = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
 @dataclass(frozen=True, slots=True)
 class _Task:
     """A task with the scheduler.
@@ -168,12 +184,12 @@ class Cluster:
         import dask
         import distributed  # noqa: F401 - its own settings have to be there first, or would go with ours
 
-        self._settings = dask.config.set(SETTINGS)
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(_runs.pop, self._reporter.number)
+            stack.enter_context(dask.config.set(SETTINGS))
+            stack.enter_context(_silence())
             self._client = self._place.open()
-        except BaseException:
-            self._forget()
-            raise
+            self._stack = stack.pop_all()
         self._last_seen = time.monotonic()
         self._look()
         return self
@@ -184,11 +200,7 @@ class Cluster:
             self._run.wait_until_idle()
             self._place.close(error)
         finally:
-            self._forget()
-
-    def _forget(self) -> None:
-        self._settings.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        del _runs[self._reporter.number]
+            self._stack.close()
 
     def map(self, function: Callable[[T, Reporter], None], items: Iterable[T]) -> Iterator[Any]:
         """Call ``function(item, reporter)`` for every item; yields each item when it is done, in any order.
@@ -306,7 +318,7 @@ class Cluster:
 
         try:
             error: DataprepError | None = future.result()
-        except KilledWorker as killed:
+        except (KilledWorker, OSError) as killed:  # OSError: its result, None, was lost with the worker
             if task.attempts + 1 < ATTEMPTS:
                 self.num_retries += 1
                 self._submit(replace(task, attempts=task.attempts + 1))

@@ -9,6 +9,7 @@ and unit alone, so that the same unit, done twice at once after a worker was los
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import numpy as np
 from dataprep import parity, readers
 from dataprep.definitions import load
 from dataprep.encoders import open_engine, open_reference
+from dataprep.errors import OutputError
 from dataprep.indexed import IndexedWriter, idx_path
 from dataprep.layout import Layout
 from dataprep.manifest import Counts, PairFiles, SliceRows, UnitManifest
@@ -57,7 +59,19 @@ class Job:
 
     @property
     def recipe(self) -> Recipe:
-        return _recipe(self.layout.recipe, self.digest, self.layout.recipe.stat().st_mtime_ns)
+        """All that decides the bytes.
+
+        Raises:
+            OutputError: this machine does not see the run's folder.
+        """
+        path = self.layout.recipe
+        try:
+            return _recipe(path, self.digest, path.stat().st_mtime_ns)
+        except OSError as error:
+            raise OutputError(
+                f"{socket.gethostname()} does not see {path} ({error.strerror}): the output has to lie on a file "
+                "system that all workers share, mounted at the same path"
+            ) from error
 
     @property
     def batch_bytes(self) -> int:
