@@ -19,22 +19,23 @@ import resource
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import dataprep
+from dataprep.claims import TTL_SECONDS, Claim
 from dataprep.cluster import Cluster, find_place
 from dataprep.errors import DataprepError, OutputError, SourceError, SpecError
 from dataprep.fetching import fetch
 from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
-from dataprep.layout import Layout, sweep
+from dataprep.layout import Layout, adopt, sweep
 from dataprep.manifest import Counts, DatasetManifest, EngineRecord, Unit, load_manifest
 from dataprep.planning import Request, resolve, with_contents
 from dataprep.stages import merge, publish, tokenize
 from dataprep.stages.verify import verify
-from dataprep.storage import append_line, hold, make_folder
+from dataprep.storage import append_line, make_folder
 from dataprep.supply import Supply
 from dataprep.watcher import Progress, Silent
 
@@ -64,28 +65,36 @@ class Result:
     fresh: bool
 
 
-def run(
+def run(  # noqa: PLR0913 - what a command line gives
     corpus: str | Sequence[str],
     tokenizer: str,
     output: str | Path = "data",
     workers: int | None = None,
     limit: int | None = None,
     settings: Sequence[str] = (),
+    wait: bool = False,
 ) -> Result:
     """Make the dataset, or find it made. For a mixture of corpora, see `blending.run_mixture`.
 
     Args:
         corpus, tokenizer, output, workers, limit, settings: see `planning.resolve`.
+        wait: for another run of the same dataset to end.
 
     Raises:
         SpecError: the request is wrong; nothing was started.
+        BusyError: another run makes this dataset, and lives.
         DataprepError: the work failed; finished units are kept, and the same call goes on from there.
     """
-    return execute(resolve(corpus, tokenizer, output, workers, limit, settings), Silent())
+    return execute(resolve(corpus, tokenizer, output, workers, limit, settings), Silent(), wait)
 
 
-def execute(request: Request, watcher: Watcher) -> Result:
+def execute(request: Request, watcher: Watcher, wait: bool = False) -> Result:
     """Carry out a resolved request.
+
+    Args:
+        request: what is to be made.
+        watcher: is told how it gets on.
+        wait: for another run of the same dataset to end.
 
     Raises:
         SpecError: see `check_limit`.
@@ -99,21 +108,39 @@ def execute(request: Request, watcher: Watcher) -> Result:
     existing = find_existing(request)
     if existing is not None and publish.is_settled(layout):
         return existing
-    make_folder(layout.work)
-    with hold(layout.lock):
+    with Claim(layout.claim, wait, lambda who: _tell(layout, watcher, who)) as claim:
+        request = replace(request, layout=layout.at(claim.epoch))
         existing = find_existing(request)
         if existing is not None:  # and its run died before it had tidied up
-            publish.settle(layout)
+            publish.settle(request.layout, claim.check)
             return existing
+        return _execute(request, watcher, claim)
+
+
+def _tell(layout: Layout, watcher: Watcher, who: str) -> None:
+    log.info("%s is claimed by %s: looking whether it lives, for up to %d s", layout.work, who, TTL_SECONDS)
+    watcher.stage("wait", 0)
+
+
+def _execute(request: Request, watcher: Watcher, claim: Claim) -> Result:
+    """Make the dataset, as long as nobody else does."""
+    layout = request.layout
+    try:
+        if claim.overtook:
+            log.warning("going on in place of %s, which gave no sign of life for %d s", claim.overtook, TTL_SECONDS)
+            _event(layout, "overtook", holder=claim.overtook)
+        adopt(layout, claim.check)
         for folder in (layout.work, layout.shards, layout.rejects):
-            sweep(folder)
+            sweep(folder, claim.check)
         make_folder(layout.shards)
-        try:
-            return _build(request, watcher)
-        except DataprepError as error:
+        return _build(request, watcher, claim)
+    except Exception as error:
+        with contextlib.suppress(OutputError):
+            claim.check()  # whatever else went wrong comes of that
+        if isinstance(error, DataprepError):
             with contextlib.suppress(OutputError):
                 _event(layout, "failed", error=str(error))
-            raise
+        raise
 
 
 def check_limit(request: Request) -> None:
@@ -162,15 +189,16 @@ def find_existing(request: Request) -> Result | None:
     return Result(str(layout.prefix), manifest, str(layout.rejects), fresh=False)
 
 
-def _build(request: Request, watcher: Watcher) -> Result:
+def _build(request: Request, watcher: Watcher, claim: Claim) -> Result:
     layout, recipe = request.layout, request.recipe
     start, cpu = time.monotonic(), _cpu_seconds()
     job = tokenize.Job(layout, request.digest, request.runtime)
     with contextlib.ExitStack() as stack:
-        supply = stack.enter_context(Supply(request, job, lambda n: watcher(Progress(fetched_bytes=n))))
+        fetched = lambda n: watcher(Progress(fetched_bytes=n))  # noqa: E731
+        supply = stack.enter_context(Supply(request, job, fetched, claim.check))
         gate = _gate(request, supply, job, watcher)
         merger = stack.enter_context(merge.Merger(layout, recipe, supply.num_merged))
-        _merge(request, supply, job, merger, watcher)
+        _merge(request, supply, job, merger, watcher, claim)
         index = merger.finish()
         watcher.stage("verify", merger.num_bytes + index[0])
         told = lambda n: watcher(Progress(source_bytes=n))  # noqa: E731
@@ -200,13 +228,16 @@ def _build(request: Request, watcher: Watcher) -> Result:
             cpu_seconds=_cpu_seconds() - cpu,
             peak_memory_bytes=peak_bytes(),
         )
+        claim.check()
         publish.run(layout, manifest)
-    publish.settle(layout)
+    publish.settle(layout, claim.check)
     _event(layout, "published", prefix=str(layout.prefix), **manifest.counts.to_json())
     return Result(str(layout.prefix), manifest, str(layout.rejects), fresh=True)
 
 
-def _merge(request: Request, supply: Supply, job: tokenize.Job, merger: merge.Merger, watcher: Watcher) -> None:
+def _merge(
+    request: Request, supply: Supply, job: tokenize.Job, merger: merge.Merger, watcher: Watcher, claim: Claim
+) -> None:
     """Work the units and merge them, as long as not too much is rejected.
 
     Raises:
@@ -214,6 +245,8 @@ def _merge(request: Request, supply: Supply, job: tokenize.Job, merger: merge.Me
     """
     total = request.recipe.num_bytes
     for unit in _in_order(request, supply, job, merger, watcher):
+        if not claim.held:
+            claim.check()
         _collect(request, merger, unit)
         if merger.counts.num_records >= EARLY_RECORDS:
             _check_rejects(request, merger, total)

@@ -31,7 +31,7 @@ def test_status_survives_cut_and_missing_files(made, tmp_path):
     (entry,) = status(folder / "out")
     assert (entry["state"], entry["units"]) == ("published", 1)
 
-    events = next((folder / "out" / "work").iterdir()) / "events.jsonl"
+    events = next((folder / "out" / "work").iterdir()) / "events-1.jsonl"
     text = events.read_text()
     events.write_text(text + '{"cut')
     assert status(folder / "out")[0]["state"] == "published"
