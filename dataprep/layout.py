@@ -122,6 +122,10 @@ class Layout:
     def merged_prefix(self) -> Path:
         return self.merged / self.stem
 
+    def all_merged(self) -> list[Path]:
+        """What earlier claims left merged, the newest last."""
+        return _by_epoch(self.work.glob("merged-*"))
+
     def shard(self, unit: str) -> Path:
         """The prefix of a unit's indexed pair."""
         return self.shards / unit
@@ -249,7 +253,7 @@ def adopt(layout: Layout, fence: Callable[[], None]) -> None:
         fence: raises if it is not held any more.
     """
     with explain(layout.work, "take over"):
-        found = _by_epoch(layout.work.glob("merged-*"))
+        found = layout.all_merged()
         fence()
         for path in found[:-1]:
             shutil.rmtree(path)

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataprep.claims import look
+from dataprep.claims import Claim, look
 from dataprep.errors import FormatError
 from dataprep.layout import Layout
 from dataprep.manifest import load_manifest
@@ -48,6 +48,25 @@ def datasets(output: Path) -> list[dict[str, Any]]:
 def status(output: Path) -> list[dict[str, Any]]:
     """The runs below an output folder: what is done, running, stopped; from files alone."""
     return [_run_status(folder) for folder in _runs(output)]
+
+
+def unlock(output: Path) -> list[dict[str, Any]]:
+    """Take the claims of all runs below an output folder from whoever holds them; removes nothing.
+
+    Returns:
+        Each of them: ``work``, its folder, ``holder``, who had it, and ``is_alive``: whether that is a process of this
+        machine that lives. It finds out by itself, and stops.
+
+    Raises:
+        OutputError: the file system refuses.
+    """
+    taken = []
+    for folder in sorted(Path(os.path.abspath(output)).glob("work/*/claim")):
+        claim = look(folder)
+        if not claim.is_free:
+            with Claim(folder, wait=True, ttl_seconds=0):
+                taken.append({"work": str(folder.parent), "holder": claim.who, "is_alive": claim.is_near})
+    return taken
 
 
 def _runs(output: Path) -> Iterator[Path]:

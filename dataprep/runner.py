@@ -24,6 +24,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import dataprep
+from dataprep import probe
 from dataprep.claims import TTL_SECONDS, Claim
 from dataprep.cluster import Cluster, find_place
 from dataprep.errors import DataprepError, OutputError, SourceError, SpecError
@@ -192,6 +193,7 @@ def find_existing(request: Request) -> Result | None:
 def _build(request: Request, watcher: Watcher, claim: Claim) -> Result:
     layout, recipe = request.layout, request.recipe
     start, cpu = time.monotonic(), _cpu_seconds()
+    found = probe.check(layout.work)
     job = tokenize.Job(layout, request.digest, request.runtime)
     with contextlib.ExitStack() as stack:
         fetched = lambda n: watcher(Progress(fetched_bytes=n))  # noqa: E731
@@ -227,6 +229,7 @@ def _build(request: Request, watcher: Watcher, claim: Claim) -> Result:
             wall_seconds=time.monotonic() - start,
             cpu_seconds=_cpu_seconds() - cpu,
             peak_memory_bytes=peak_bytes(),
+            probe=found,
         )
         claim.check()
         publish.run(layout, manifest)
