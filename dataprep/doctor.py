@@ -17,12 +17,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dataprep.claims import Claim
 from dataprep.errors import BusyError, LostClaimError, OutputError
 from dataprep.probe import probe
 from dataprep.storage import MARK, AtomicFile, checksum, existing, explain, make_folder, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PEERS = 4
 """Processes that meet where only this machine takes part."""
@@ -40,12 +43,13 @@ BLOCK = 1 << 20
 """What is written side by side begins at multiples of this, and no two processes write within one."""
 
 
-def examine(folder: Path, peers: int | None = None) -> dict[str, Any]:
+def examine(folder: Path, peers: int | None, told: Callable[[str], None]) -> dict[str, Any]:
     """Examine a folder; what is made there goes again.
 
     Args:
-        folder: an output folder, or what is to become one.
+        folder: an output folder, or what is to become one; then the one above it that exists is examined.
         peers: processes that are started with this number, on any machines. None: some are started here.
+        told: what is done now.
 
     Returns:
         ``folder``, ``file_system``, ``free_bytes``, ``probe``, ``lacks``, ``processes`` (``host-pid`` of each),
@@ -54,7 +58,7 @@ def examine(folder: Path, peers: int | None = None) -> dict[str, Any]:
     Raises:
         OutputError: the folder cannot be written to, or not all processes came.
     """
-    make_folder(folder)
+    folder = existing(folder)
     found = probe(folder)
     if peers is None:
         peers, place = PEERS, folder / f"dataprep-doctor{MARK}{os.getpid()}"
@@ -62,7 +66,7 @@ def examine(folder: Path, peers: int | None = None) -> dict[str, Any]:
     else:
         place, children = folder / f"dataprep-doctor{MARK}{peers}", []
     try:
-        processes, checks = attend(place, peers)
+        processes, checks = attend(place, peers, told)
     finally:
         for child in children:
             child.kill()
@@ -72,7 +76,7 @@ def examine(folder: Path, peers: int | None = None) -> dict[str, Any]:
     return {
         "folder": str(folder),
         "file_system": found.file_system,
-        "free_bytes": shutil.disk_usage(existing(folder)).free,
+        "free_bytes": shutil.disk_usage(folder).free,
         "probe": found.to_json(),
         "lacks": found.lacks,
         "processes": processes,
@@ -83,20 +87,23 @@ def examine(folder: Path, peers: int | None = None) -> dict[str, Any]:
 
 def _start(place: Path) -> subprocess.Popen[bytes]:
     code = "import sys; from pathlib import Path; from dataprep.doctor import PEERS, attend; "
-    code += "attend(Path(sys.argv[1]), PEERS)"
-    return subprocess.Popen([sys.executable, "-c", code, str(place)], stdin=subprocess.DEVNULL)
+    code += "attend(Path(sys.argv[1]), PEERS, lambda name: None)"
+    nothing = subprocess.DEVNULL  # what goes wrong is missed by the others, and said by this process
+    return subprocess.Popen([sys.executable, "-c", code, str(place)], stdin=nothing, stdout=nothing, stderr=nothing)
 
 
-def attend(place: Path, peers: int) -> tuple[list[str], list[dict[str, Any]]]:
+def attend(place: Path, peers: int, told: Callable[[str], None]) -> tuple[list[str], list[dict[str, Any]]]:
     """Take part in a meeting; returns who else did, and what was found.
 
     Raises:
         OutputError: the file system refuses, or not all came.
     """
+    told(f"waiting for {peers} processes in {place}")
     meeting = Meeting(place, peers)
     tests = {"claims": _claims, "overtaking": _overtaking, "visibility": _visibility, "parallel writes": _writes}
     checks = []
     for name, test in tests.items():
+        told(name)
         ok, detail = test(meeting)
         checks.append({"name": name, "ok": ok, "detail": detail})
     meeting.close()

@@ -103,7 +103,8 @@ def status(found: list[dict[str, Any]]) -> Iterable[str]:
 
 def examination(value: dict[str, Any]) -> Iterator[str]:
     """What `doctor.examine` gives."""
-    yield f"{value['folder']}  {value['file_system'] or 'file system unknown'}  {value['free_bytes'] / 1e9:,.1f} GB free"
+    kind = value["file_system"] or "file system unknown"
+    yield f"{value['folder']}  {kind}  {value['free_bytes'] / 1e9:,.1f} GB free"
     for name, works in value["probe"].items():
         if isinstance(works, bool):
             note = "  (a run needs it)" if name in value["lacks"] else ""

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from dataprep.commands.app import JsonOption, app, print_json, print_lines
+from dataprep.commands.app import JsonOption, app, note, print_json, print_lines
 
 
 @app.command()
 def doctor(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="A folder that runs are to write to.")] = Path("data"),
     peers: Annotated[
         int | None,
@@ -31,7 +32,7 @@ def doctor(
     from dataprep import tables
     from dataprep.doctor import examine
 
-    found = examine(folder, peers)
+    found = examine(folder, peers, lambda name: note("" if context.obj["quiet"] else f"{name} ..."))
     if as_json:
         print_json(found)
     else:
