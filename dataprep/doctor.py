@@ -36,7 +36,7 @@ ROUNDS = 10
 PATIENCE_SECONDS = 120.0
 """How long one waits for the others: a person has to start them, and NFS shows new names within 60 s."""
 
-SILENT_SECONDS = 2.0
+SILENT_SECONDS = 1.0
 """How long the holder that does not beat is left alone."""
 
 BLOCK = 1 << 20

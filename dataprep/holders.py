@@ -56,7 +56,7 @@ class Holder:
         try:
             value = json.loads(path.read_bytes())
             made = cls(**value)
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return None
         texts = (made.host, made.boot, made.namespace, made.since, made.token)
         numbers = (made.pid, made.started)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import dataprep
-from dataprep.outputs import datasets, status
+from dataprep.outputs import datasets, status, unlock
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +24,12 @@ def test_datasets_are_found_once_and_foreign_manifests_left_out(made):
 
     assert (entry["prefix"], entry["num_documents"]) == (result.prefix, 2)
     assert datasets(folder / "nothing") == []
+
+
+def test_unlock_says_that_nothing_is_held(made):
+    folder, _ = made
+    assert unlock(folder / "out") == []
+    assert unlock(folder / "nothing") == []
 
 
 def test_status_survives_cut_and_missing_files(made, tmp_path):
