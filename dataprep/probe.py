@@ -16,7 +16,6 @@ import fcntl
 import os
 import re
 import secrets
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,7 +84,9 @@ def probe(folder: Path) -> Probe:
         try:
             return Probe(file_system=file_system(folder), **{name: _works(test, place) for name, test in TESTS.items()})
         finally:
-            shutil.rmtree(place)
+            for path in place.iterdir():
+                path.unlink()
+            place.rmdir()
 
 
 def _works(test: Callable[[Path], bool], place: Path) -> bool:
