@@ -48,7 +48,7 @@ than a machine stands still for (swapping, a live migration)."""
 LOOK_SECONDS = 1.0
 """How often who waits looks."""
 
-_NAME = re.compile(r"epoch-(\d{1,18})\.(?:json|beat|released)")
+_NAME = re.compile(r"epoch-(\d+)\.(?:json|beat|released)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,11 @@ def look(folder: Path) -> Seen:
         names = []
     epoch = max((int(match[1]) for match in map(_NAME.fullmatch, names) if match), default=0)
     beat = b""
-    with contextlib.suppress(OSError):
+    try:
         beat = (folder / f"epoch-{epoch}.beat").read_bytes()
+    except OSError as error:  # not there yet, or just replaced, by another NFS client
+        if error.errno not in (errno.ENOENT, errno.ESTALE):
+            raise  # one whose beats cannot be read would pass for dead
     released = epoch == 0 or f"epoch-{epoch}.released" in names
     return Seen(epoch, Holder.read(folder / f"epoch-{epoch}.json"), beat, released)
 
@@ -225,6 +228,7 @@ class Claim:
                 if self._make(seen.epoch + 1):
                     self.overtook = "" if seen.is_free else seen.who
                     return
+                time.sleep(min(pause, 0.01))
                 continue  # another one was faster
             if not self._wait and (lives or seen.is_near):
                 raise BusyError(

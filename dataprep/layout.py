@@ -241,7 +241,7 @@ def _listing(asked: dict[str, Any]) -> str:
 
 
 def _by_epoch(paths: Iterable[Path]) -> list[Path]:
-    numbered = [(int(match[1]), path) for path in paths if (match := re.search(r"-(\d{1,18})(\.jsonl)?$", path.name))]
+    numbered = [(int(match[1]), path) for path in paths if (match := re.search(r"-(\d+)(\.jsonl)?$", path.name))]
     return [path for _, path in sorted(numbered)]
 
 

@@ -16,6 +16,7 @@ import functools
 import logging
 import os
 import resource
+import shlex
 import sys
 import time
 from collections import deque
@@ -109,7 +110,7 @@ def execute(request: Request, watcher: Watcher, wait: bool = False) -> Result:
     existing = find_existing(request)
     if existing is not None and publish.is_settled(layout):
         return existing
-    with Claim(layout.claim, wait, lambda who: _tell(layout, watcher, who)) as claim:
+    with Claim(layout.claim, wait, lambda who: _tell(layout, watcher, who, wait)) as claim:
         request = replace(request, layout=layout.at(claim.epoch))
         existing = find_existing(request)
         if existing is not None:  # and its run died before it had tidied up
@@ -118,8 +119,10 @@ def execute(request: Request, watcher: Watcher, wait: bool = False) -> Result:
         return _execute(request, watcher, claim)
 
 
-def _tell(layout: Layout, watcher: Watcher, who: str) -> None:
-    log.info("%s is claimed by %s: looking whether it lives, for up to %d s", layout.work, who, TTL_SECONDS)
+def _tell(layout: Layout, watcher: Watcher, who: str, wait: bool) -> None:
+    what = "waiting until it ends, or is silent for" if wait else "looking for a sign of life, up to"
+    unlock = f"if you know that it is dead: dataprep unlock {shlex.quote(str(layout.output))}"
+    log.info("%s is held by %s: %s %d s; %s", layout.work, who, what, TTL_SECONDS, unlock)
     watcher.stage("wait", 0)
 
 

@@ -283,11 +283,22 @@ def test_a_claim_that_cannot_be_read_is_held_by_somebody(folder, data):
 
 def test_names_that_are_no_claims(folder):
     folder.mkdir(parents=True)
-    for name in ("epoch-x.json", f"epoch-{10**30}.json", "epoch-5.json.old", f"epoch-9.json{MARK}x", "epoch--1.json"):
+    for name in ("epoch-x.json", "epoch-5.json.old", f"epoch-9.json{MARK}x", "epoch--1.json"):
         (folder / name).touch()
     assert look(folder).epoch == 0
     (folder / "epoch-3.json").mkdir()
     assert (look(folder).epoch, look(folder).is_free) == (3, False)
+    (folder / f"epoch-{10**40 - 1}.json").touch()
+    with Claim(folder, ttl_seconds=0.05) as claim, pytest.raises(BusyError), Claim(folder):
+        pytest.fail("claimed twice")
+    assert claim.epoch == 10**40
+
+
+def test_one_whose_beats_cannot_be_read_does_not_pass_for_dead(folder):
+    _foreign(folder)
+    (folder / "epoch-1.beat").mkdir()
+    with pytest.raises(OutputError, match="cannot look into"), Claim(folder, ttl_seconds=0.05):
+        pytest.fail("claimed")
 
 
 @pytest.mark.parametrize("left", ["beat", "released"])
