@@ -14,10 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
-import resource
 import shlex
-import sys
 import time
 from collections import deque
 from dataclasses import dataclass, replace
@@ -39,6 +36,7 @@ from dataprep.stages import merge, publish, tokenize
 from dataprep.stages.verify import verify
 from dataprep.storage import append_line, make_folder
 from dataprep.supply import Supply
+from dataprep.usage import cpu_seconds, peak_bytes
 from dataprep.watcher import Progress, Silent
 
 if TYPE_CHECKING:
@@ -195,7 +193,7 @@ def find_existing(request: Request) -> Result | None:
 
 def _build(request: Request, watcher: Watcher, claim: Claim) -> Result:
     layout, recipe = request.layout, request.recipe
-    start, cpu = time.monotonic(), _cpu_seconds()
+    start, cpu = time.monotonic(), cpu_seconds()
     found = probe.check(layout.work)
     job = tokenize.Job(layout, request.digest, request.runtime)
     with contextlib.ExitStack() as stack:
@@ -230,7 +228,7 @@ def _build(request: Request, watcher: Watcher, claim: Claim) -> Result:
             verification=report.named(layout.stem).to_json(),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             wall_seconds=time.monotonic() - start,
-            cpu_seconds=_cpu_seconds() - cpu,
+            cpu_seconds=cpu_seconds() - cpu,
             peak_memory_bytes=peak_bytes(),
             probe=found,
         )
@@ -381,16 +379,3 @@ def _check_rejects(request: Request, merger: merge.Merger, total_bytes: int) -> 
 
 def _event(layout: Layout, event: str, **values: Any) -> None:
     append_line(layout.events, {"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": event, **values})
-
-
-def _cpu_seconds() -> float:
-    """Processor time of this process and of its children that have ended."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
-
-
-def peak_bytes() -> int:
-    """Largest resident size of this process, or of any of its children that ended."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return max(resource.getrusage(each).ru_maxrss for each in who) * unit
