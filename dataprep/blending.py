@@ -172,13 +172,14 @@ def plan_mixture(
     return [describe(request) for request in resolve_mixture(mixture, tokenizer, output, limit, settings)]
 
 
-def run_mixture(
+def run_mixture(  # noqa: PLR0913 - what a command line gives
     mixture: Mixture,
     tokenizer: str,
     output: str | Path = "data",
     limit: int | None = None,
     settings: Sequence[str] = (),
     watcher: Watcher | None = None,
+    wait: bool = False,
 ) -> Blend:
     """Make every corpus of a mixture a dataset, one after the other, and write the blend for the trainer.
 
@@ -187,6 +188,7 @@ def run_mixture(
         tokenizer, output, settings: see `planning.resolve`; `settings` hold for all corpora.
         limit: at most this many documents of each.
         watcher: is told how it gets on.
+        wait: for other runs of the same datasets to end.
 
     Raises:
         SpecError: the request is wrong, for any of the corpora; nothing was started.
@@ -196,6 +198,6 @@ def run_mixture(
     results = []
     for number, request in enumerate(requests):
         log.info("%s: %s, %d of %d", mixture.name, request.recipe.corpus, number + 1, len(requests))
-        results.append(execute(request, watcher or Silent()))
+        results.append(execute(request, watcher or Silent(), wait))
     datasets = [(result.prefix, result.manifest) for result in results]
     return write_blend(mixture, datasets, requests[0].layout.output)

@@ -15,11 +15,25 @@ from typing import NoReturn
 
 import typer
 
-from dataprep.commands import corpora, diff, inspect, preprocess, repair, reshape, run, verify, where
+from dataprep.commands import corpora, diff, doctor, inspect, preprocess, repair, reshape, run, unlock, verify, where
 from dataprep.commands.app import app, note
 from dataprep.errors import DataprepError, Terminated, TimeIsUp
 
-__all__ = ["app", "corpora", "diff", "inspect", "main", "preprocess", "repair", "reshape", "run", "verify", "where"]
+__all__ = [
+    "app",
+    "corpora",
+    "diff",
+    "doctor",
+    "inspect",
+    "main",
+    "preprocess",
+    "repair",
+    "reshape",
+    "run",
+    "unlock",
+    "verify",
+    "where",
+]
 
 UsageProblem: type[BaseException] = typer.BadParameter.__mro__[2]
 """Click's ClickException, which typer carries under a private name."""

@@ -7,6 +7,7 @@
     |-- FormatError         a .bin/.idx that does not parse: expected, found
     |-- OutputError         the output folder refuses: full, read-only, damaged
     |-- BusyError           another run holds the output
+    |-- LostClaimError      another run took the output over from this one
     |-- ClusterError        work that was lost too often
     `-- Cancelled           the run was told to stop; finished work stays
 
@@ -58,6 +59,10 @@ class OutputError(DataprepError):
 
 class BusyError(DataprepError):
     """Another run holds this output."""
+
+
+class LostClaimError(DataprepError):
+    """Another run took this output over: this one was silent for too long, or somebody unlocked it."""
 
 
 class ClusterError(DataprepError):

@@ -10,9 +10,11 @@
         in-use                                  locked by every run that uses the folder
       work/job-<number>.log                     what a job of Slurm said
       work/<recipe digest>/                     one run in progress
-        recipe.json  plan.jsonl  lock  events.jsonl
+        recipe.json  plan.jsonl
+        claim/                                  who may write here, see `claims`; each has a number, its epoch
+        events-<epoch>.jsonl                    what happened under that claim
         shards/<unit>.bin .idx .json            the .json, written last, says that the unit is done
-        merged/                                 the dataset while it grows; what is safe here has no shard .bin any more
+        merged-<epoch>/                         the dataset while it grows; what is safe here has no shard .bin any more
         rejects/<unit>.jsonl                    source records that are no documents, once merged
       <corpus>-<tokenizer>-<recipe digest 8>/   the dataset: appears whole, by one rename
         <corpus>_text_document.bin .idx  manifest.json
@@ -33,7 +35,7 @@ import json
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +43,7 @@ from dataprep.errors import SpecError
 from dataprep.storage import MARK, explain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Layout:
         dataset: the folder the dataset is published as.
         link: the name that points to the newest dataset of this corpus and tokenizer.
         stem: file name of the prefix, e.g. ``sample_text_document``.
+        epoch: of the claim that whoever uses this holds; 0: none.
     """
 
     output: Path
@@ -61,6 +64,7 @@ class Layout:
     dataset: Path
     link: Path
     stem: str
+    epoch: int = 0
 
     @classmethod
     def of(cls, output: Path, corpus: str, tokenizer: str, digest: str) -> Layout:
@@ -81,13 +85,22 @@ class Layout:
     def plan(self) -> Path:
         return self.work / "plan.jsonl"
 
+    def at(self, epoch: int) -> Layout:
+        """The same, for who holds this claim."""
+        return replace(self, epoch=epoch)
+
     @property
-    def lock(self) -> Path:
-        return self.work / "lock"
+    def claim(self) -> Path:
+        return self.work / "claim"
 
     @property
     def events(self) -> Path:
-        return self.work / "events.jsonl"
+        """One file for each claim: two machines that append to one would damage it."""
+        return self.work / f"events-{self.epoch}.jsonl"
+
+    def all_events(self) -> list[Path]:
+        """The events of all claims, in their order."""
+        return _by_epoch(self.work.glob("events-*.jsonl"))
 
     @property
     def shards(self) -> Path:
@@ -99,12 +112,19 @@ class Layout:
 
     @property
     def merged(self) -> Path:
-        """The folder that becomes `dataset` by a rename. A run that died leaves it to the next, whole or not."""
-        return self.work / "merged"
+        """The folder that becomes `dataset` by a rename. A run that died leaves it to the next, whole or not.
+
+        Who was overtaken finds it gone: `adopt` gave it the name of a later claim.
+        """
+        return self.work / f"merged-{self.epoch}"
 
     @property
     def merged_prefix(self) -> Path:
         return self.merged / self.stem
+
+    def all_merged(self) -> list[Path]:
+        """What earlier claims left merged, the newest last."""
+        return _by_epoch(self.work.glob("merged-*"))
 
     def shard(self, unit: str) -> Path:
         """The prefix of a unit's indexed pair."""
@@ -220,25 +240,52 @@ def _listing(asked: dict[str, Any]) -> str:
     return f"listing-{hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]}.json"
 
 
-def sweep(folder: Path) -> int:
-    """Remove what dead runs left half-written in a folder that this run holds; returns how many."""
-    count = 0
+def _by_epoch(paths: Iterable[Path]) -> list[Path]:
+    numbered = [(int(match[1]), path) for path in paths if (match := re.search(r"-(\d+)(\.jsonl)?$", path.name))]
+    return [path for _, path in sorted(numbered)]
+
+
+def adopt(layout: Layout, fence: Callable[[], None]) -> None:
+    """Give what an earlier claim merged the name of this one; older remains go.
+
+    Args:
+        layout: of who holds the claim.
+        fence: raises if it is not held any more.
+    """
+    with explain(layout.work, "take over"):
+        found = layout.all_merged()
+        fence()
+        for path in found[:-1]:
+            shutil.rmtree(path)
+        if found and found[-1] != layout.merged:
+            found[-1].rename(layout.merged)
+
+
+def sweep(folder: Path, fence: Callable[[], None] | None = None) -> int:
+    """Remove what dead runs left half-written in a folder that this run holds; returns how many.
+
+    It is looked for first, and only then `fence` is asked, which raises if the folder is not held any more: so nothing
+    of who may hold it by then is among it.
+    """
     with explain(folder, "clear"):
-        if folder.is_dir():
-            for path in folder.iterdir():
-                if MARK in path.name:
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
-                    count += 1
-    return count
+        found = [path for path in folder.iterdir() if MARK in path.name] if folder.is_dir() else []
+        if found and fence is not None:
+            fence()
+        for path in found:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+    return len(found)
 
 
-def clear_shards(layout: Layout) -> None:
+def clear_shards(layout: Layout, fence: Callable[[], None]) -> None:
     """Remove the shards and unit manifests of a run; plan, recipe, events and rejects stay.
 
-    Manifests first: none is to stand without what it speaks of, not even when the run dies here.
+    Manifests first: none is to stand without what it speaks of, not even when the run dies here. See `sweep` for
+    `fence`.
     """
     with explain(layout.shards, "clear"), contextlib.suppress(FileNotFoundError):
-        for path in sorted(layout.shards.iterdir(), key=lambda path: path.suffix != ".json"):
+        found = sorted(layout.shards.iterdir(), key=lambda path: path.suffix != ".json")
+        fence()
+        for path in found:
             path.unlink(missing_ok=True)
 
 

@@ -11,10 +11,11 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dataprep.claims import Claim, look
 from dataprep.errors import FormatError
 from dataprep.layout import Layout
 from dataprep.manifest import load_manifest
-from dataprep.storage import MARK, holder
+from dataprep.storage import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +50,25 @@ def status(output: Path) -> list[dict[str, Any]]:
     return [_run_status(folder) for folder in _runs(output)]
 
 
+def unlock(output: Path) -> list[dict[str, Any]]:
+    """Take the claims of all runs below an output folder from whoever holds them; removes nothing.
+
+    Returns:
+        Each of them: ``work``, its folder, ``holder``, who had it, and ``is_alive``: whether that is a process of this
+        machine that lives. It finds out by itself, and stops.
+
+    Raises:
+        OutputError: the file system refuses.
+    """
+    taken = []
+    for folder in sorted(Path(os.path.abspath(output)).glob("work/*/claim")):
+        claim = look(folder)
+        if not claim.is_free:
+            with Claim(folder, wait=True, ttl_seconds=0):
+                taken.append({"work": str(folder.parent), "holder": claim.who, "is_alive": claim.is_near})
+    return taken
+
+
 def _runs(output: Path) -> Iterator[Path]:
     work = Path(os.path.abspath(output)) / "work"
     if work.is_dir():
@@ -60,10 +80,9 @@ def _run_status(work: Path) -> dict[str, Any]:
         recipe = json.loads((work / "recipe.json").read_text(encoding="utf-8"))
         plan, units = _plan(work / "plan.jsonl")
         fetched = [file for file in recipe["files"] if file.get("url")]
-        events = (
-            (work / "events.jsonl").read_text(encoding="utf-8").splitlines() if (work / "events.jsonl").exists() else []
-        )
         layout = Layout.of(work.parent.parent, recipe["corpus"], recipe["tokenizer"]["name"], plan["digest"])
+        events = [line for path in layout.all_events() for line in path.read_text(encoding="utf-8").splitlines()]
+        claim = look(layout.claim)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return {"work": str(work), "state": "unreadable", "detail": f"{type(error).__name__}: {error}"}
     last = _last_event(events)
@@ -73,9 +92,10 @@ def _run_status(work: Path) -> dict[str, Any]:
         else 0
     )
     published = layout.manifest.exists()
-    held_by = holder(layout.lock)
     state = "failed" if last.get("event") == "failed" else "stopped"
-    state = "published" if published else "running" if held_by else state
+    if not claim.is_free:
+        state = "running" if claim.is_near else "claimed"
+    state = "published" if published else state
     return {
         "work": str(work),
         "corpus": recipe["corpus"],
@@ -86,7 +106,7 @@ def _run_status(work: Path) -> dict[str, Any]:
         "units": units,
         "files_here": sum(1 for file in fetched if published or os.path.exists(file["path"])),
         "files_to_fetch": len(fetched),
-        "holder": held_by,
+        "holder": None if claim.is_free else claim.who,
         "last_event": last,
         "prefix": str(layout.prefix) if published else None,
     }

@@ -39,6 +39,7 @@ class Order:
 
     Attributes:
         settings: where it runs among them (``cluster.*``).
+        wait, if_free: what to do about another run of the same dataset.
     """
 
     corpus: Sequence[str]
@@ -47,6 +48,8 @@ class Order:
     limit: int | None
     settings: Sequence[str]
     offline: bool
+    wait: bool = False
+    if_free: bool = False
 
     @property
     def cluster(self) -> ClusterSpec:
@@ -68,7 +71,8 @@ class Order:
         words = ["run", *self.corpus, "--tokenizer", self.tokenizer, "--output", os.path.abspath(self.output)]
         words += [] if self.limit is None else ["--limit", str(self.limit)]
         words += [word for setting in self.settings for word in ("--set", setting)]
-        return words + (["--offline"] if self.offline else [])
+        flags = {"--offline": self.offline, "--wait": self.wait, "--if-free": self.if_free}
+        return words + [flag for flag, given in flags.items() if given]
 
 
 def is_handed_over(spec: ClusterSpec) -> bool:

@@ -45,6 +45,7 @@ class Supply:
         request: the run.
         job: the same, for workers.
         report: called with the number of bytes fetched, from several threads.
+        fence: raises if the run does not hold its output any more.
 
     Attributes:
         plan: the groups, and the units of those that were cut.
@@ -52,9 +53,11 @@ class Supply:
         num_merged: bytes at the start of the merged ``.bin`` that an earlier run made of the first units.
     """
 
-    def __init__(self, request: Request, job: tokenize.Job, report: Callable[[int], None]) -> None:
+    def __init__(
+        self, request: Request, job: tokenize.Job, report: Callable[[int], None], fence: Callable[[], None]
+    ) -> None:
         self._request, self._job = request, job
-        self.plan = Plan.load(request.layout, request.recipe, request.runtime)
+        self.plan = Plan.load(request.layout, request.recipe, request.runtime, fence)
         self.done: set[str] = set()
         self.num_merged = 0
         self._stack = contextlib.ExitStack()

@@ -101,6 +101,19 @@ def status(found: list[dict[str, Any]]) -> Iterable[str]:
         yield f"{entry['corpus']}-{entry['tokenizer']}  {entry['state']}  {units}{holder}{prefix}"
 
 
+def examination(value: dict[str, Any]) -> Iterator[str]:
+    """What `doctor.examine` gives."""
+    kind = value["file_system"] or "file system unknown"
+    yield f"{value['folder']}  {kind}  {value['free_bytes'] / 1e9:,.1f} GB free"
+    for name, works in value["probe"].items():
+        if isinstance(works, bool):
+            note = "  (a run needs it)" if name in value["lacks"] else ""
+            yield f"  {name:<16} {'works' if works else 'does not work'}{note}"
+    yield f"{len(value['processes'])} processes: {', '.join(value['processes'])}"
+    for check in value["checks"]:
+        yield f"  {check['name']:<16} {'ok' if check['ok'] else 'WRONG'}: {check['detail']}"
+
+
 def blend(value: dict[str, Any]) -> Iterable[str]:
     """One line for each corpus of a mixture: its share of the tokens, its size, and how often it is seen."""
     for share in value["shares"]:

@@ -66,7 +66,7 @@ def _check_visible(output: Path, whole: bytes) -> set[str]:
                 _check_pair(path / prefix["name"], prefix["files"])
     done = set()
     for path in output.glob("work/*/**/*"):
-        if path.is_dir() or MARK in path.name or path.name in ("lock", "events.jsonl"):
+        if path.is_dir() or MARK in path.name or path.name.startswith("events-"):
             continue
         _check_file(path, whole)
     if any(output.glob("*/manifest.json")):
@@ -79,7 +79,7 @@ def _check_visible(output: Path, whole: bytes) -> set[str]:
 def _check_units(work: Path) -> set[str]:
     """Every unit with a manifest is whole: in its shard, or in the merged file behind all units before it."""
     done, position = set(), 0
-    merged = next(work.glob("merged/*.bin"), None)
+    merged = next(work.glob("merged-*/*.bin"), None)
     for path in sorted(work.glob("shards/*.json")):
         files = json.loads(path.read_text())["files"]
         if path.with_suffix(".bin").exists():
@@ -123,7 +123,8 @@ def _check_clean(output: Path) -> None:
 
 
 def _events(output: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in output.glob("work/*/events.jsonl") for line in path.read_text().splitlines()]
+    paths = sorted(output.glob("work/*/events-*.jsonl"), key=lambda path: int(path.stem.partition("-")[2]))
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
 # --- the real process
@@ -206,8 +207,8 @@ class Job:
             number = here + draw.randint(0, max(1, (self.num_units - here) // 3))
             return lambda: _num_done(output) >= number
         pattern = {
-            "merged": "work/*/merged/*.idx",
-            "manifest": "work/*/merged/manifest.json*",
+            "merged": "work/*/merged-*/*.idx",
+            "manifest": "work/*/merged-*/manifest.json*",
             "dataset": self.dataset,
         }[kind]
         return lambda: any(True for _ in output.glob(pattern))
@@ -370,8 +371,8 @@ def test_signals_at_any_moment(job, tmp_path, number):
     for i in range(10):
         process = job.start(output)
         try:
-            mine = f'"pid": {process.pid},'
-            _wait(process, lambda o=output, m=mine: any(m in path.read_text() for path in o.glob("work/*/lock")))
+            mine, claims = f'"pid": {process.pid},', "work/*/claim/epoch-*.json"
+            _wait(process, lambda o=output, c=claims, m=mine: any(m in path.read_text() for path in o.glob(c)))
             happened = job.moments(draw, output)
             _wait(process, happened)
             with contextlib.suppress(ProcessLookupError):
@@ -495,7 +496,7 @@ class Faults:
 
 
 COMMITMENTS = ("write", "fsync", "fdatasync", "replace", "rename", "copy_file_range")
-OTHERS = ("open", "close", "mkdir", "symlink", "ftruncate", "pwrite", "unlink", "rmdir", "sendfile")
+OTHERS = ("open", "close", "link", "mkdir", "symlink", "ftruncate", "pwrite", "unlink", "rmdir", "sendfile")
 SETTINGS = ("runtime.workers=1", "runtime.unit_bytes=1500", "runtime.max_rejects=1", "runtime.batch_bytes=1024")
 
 

@@ -88,7 +88,8 @@ def _stop(corpus: Path, output: Path, name: str = "finish", **options: Any) -> l
 
 def _units(output: Path) -> list[str]:
     """Units worked by all runs so far."""
-    lines = [json.loads(line) for path in output.glob("work/*/events.jsonl") for line in path.read_text().splitlines()]
+    paths = sorted(output.glob("work/*/events-*.jsonl"), key=lambda path: int(path.stem.partition("-")[2]))
+    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
     return [value["unit"] for value in lines if value["event"] == "unit"]
 
 
@@ -98,7 +99,7 @@ def _manifest(output: Path, key: str) -> dict[str, Any]:
 
 
 def _merged(output: Path) -> Path:
-    (path,) = output.glob("work/*/merged/*.bin")
+    (path,) = output.glob("work/*/merged-*/*.bin")
     return path
 
 
@@ -164,7 +165,7 @@ def test_what_is_merged_is_neither_done_nor_copied_again(corpus, tmp_path, expec
     result = _run(corpus, output)
     assert sorted(_units(output)) == keys
     assert _digests(result) == expected
-    assert not list(output.glob("work/*/merged"))
+    assert not list(output.glob("work/*/merged*"))
 
 
 def test_runs_that_die_again_and_again_copy_each_shard_once(inline_cluster, corpus, tmp_path, expected, monkeypatch):

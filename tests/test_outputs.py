@@ -5,7 +5,7 @@ import json
 import pytest
 
 import dataprep
-from dataprep.outputs import datasets, status
+from dataprep.outputs import datasets, status, unlock
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +26,18 @@ def test_datasets_are_found_once_and_foreign_manifests_left_out(made):
     assert datasets(folder / "nothing") == []
 
 
+def test_unlock_says_that_nothing_is_held(made):
+    folder, _ = made
+    assert unlock(folder / "out") == []
+    assert unlock(folder / "nothing") == []
+
+
 def test_status_survives_cut_and_missing_files(made, tmp_path):
     folder, _ = made
     (entry,) = status(folder / "out")
     assert (entry["state"], entry["units"]) == ("published", 1)
 
-    events = next((folder / "out" / "work").iterdir()) / "events.jsonl"
+    events = next((folder / "out" / "work").iterdir()) / "events-1.jsonl"
     text = events.read_text()
     events.write_text(text + '{"cut')
     assert status(folder / "out")[0]["state"] == "published"

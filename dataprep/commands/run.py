@@ -24,7 +24,7 @@ from dataprep.commands.app import (
     print_json,
     with_workers,
 )
-from dataprep.errors import TimeIsUp
+from dataprep.errors import BusyError, SpecError, TimeIsUp
 
 if TYPE_CHECKING:
     from dataprep.specs import Mixture
@@ -45,6 +45,12 @@ def run(
         bool, typer.Option("--dry-run", help="Print the job's script or manifests; do nothing.")
     ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Submit the job, print its number, and leave.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Where another run makes this dataset, wait until it ends.")
+    ] = False,
+    if_free: Annotated[
+        bool, typer.Option("--if-free", help="Where another run makes this dataset, leave it alone and exit with 0.")
+    ] = False,
     offline: OfflineOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -58,14 +64,17 @@ def run(
     Example: dataprep run 'dump/*.jsonl.zst' --tokenizer gpt2 --set reader.text=content
 
     Example: dataprep run fineweb --tokenizer gpt2 --output /shared/data --cluster slurm --set cluster.nodes=8
+
+    Example: dataprep run fineweb --tokenizer gpt2 --output /shared/data --if-free
     """
+    if wait and if_free:
+        raise SpecError("--wait and --if-free say the opposite of each other; give one of them")
     go_offline(offline)
     from dataprep import catalog, submission
     from dataprep.specs import cluster_settings
 
-    order = submission.Order(
-        corpus, tokenizer, output, limit, [*cluster_settings(cluster), *with_workers(settings, workers)], offline
-    )
+    given = [*cluster_settings(cluster), *with_workers(settings, workers)]
+    order = submission.Order(corpus, tokenizer, output, limit, given, offline, wait, if_free)
     mixture = catalog.find_mixture(corpus)
     if dry_run:
         submission.check(order, mixture)
@@ -77,6 +86,9 @@ def run(
             typer.echo(job.number)
             return
         job.follow(_show)
+        if if_free and not submission.check(order, mixture):
+            note("the job left the work to another run, as its output says")
+            return
         submission.wait_until_seen(order, mixture)
         _run(context, order.here, mixture, as_json)
     else:
@@ -85,6 +97,12 @@ def run(
         except TimeIsUp:
             note(submission.queue_again(order.cluster))
             raise
+        except BusyError as error:
+            if not if_free:
+                raise
+            note("" if context.obj["quiet"] else f"left alone: {error}")
+            if as_json:
+                print_json({"prefix": None, "busy": str(error)})
 
 
 def _show(text: str) -> None:
@@ -98,7 +116,9 @@ def _run(context: typer.Context, order: Order, mixture: Mixture | None, as_json:
     quiet = context.obj["quiet"]
     if mixture is not None:
         with progress.watch(quiet) as watcher:
-            blend = blending.run_mixture(mixture, order.tokenizer, order.output, order.limit, order.settings, watcher)
+            blend = blending.run_mixture(
+                mixture, order.tokenizer, order.output, order.limit, order.settings, watcher, order.wait
+            )
         if as_json:
             print_json(blend.to_json())
         else:
@@ -107,7 +127,7 @@ def _run(context: typer.Context, order: Order, mixture: Mixture | None, as_json:
         return
     request = planning.resolve(order.corpus, order.tokenizer, order.output, None, order.limit, order.settings)
     with progress.watch(quiet) as watcher:
-        result = runner.execute(request, watcher)
+        result = runner.execute(request, watcher, order.wait)
     manifest = result.manifest
     if as_json:
         print_json({"prefix": result.prefix, "fresh": result.fresh, "manifest": manifest.to_json()})
