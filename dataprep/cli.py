@@ -15,11 +15,24 @@ from typing import NoReturn
 
 import typer
 
-from dataprep.commands import corpora, diff, inspect, preprocess, repair, reshape, run, verify, where
+from dataprep.commands import corpora, diff, inspect, preprocess, repair, reshape, run, status, verify, where
 from dataprep.commands.app import app, note
 from dataprep.errors import DataprepError, Terminated, TimeIsUp
 
-__all__ = ["app", "corpora", "diff", "inspect", "main", "preprocess", "repair", "reshape", "run", "verify", "where"]
+__all__ = [
+    "app",
+    "corpora",
+    "diff",
+    "inspect",
+    "main",
+    "preprocess",
+    "repair",
+    "reshape",
+    "run",
+    "status",
+    "verify",
+    "where",
+]
 
 UsageProblem: type[BaseException] = typer.BadParameter.__mro__[2]
 """Click's ClickException, which typer carries under a private name."""

@@ -11,6 +11,7 @@
       work/job-<number>.log                     what a job of Slurm said
       work/<recipe digest>/                     one run in progress
         recipe.json  plan.jsonl  lock  events.jsonl
+        progress.json                           how the run stands, or stood when its driver last wrote
         shards/<unit>.bin .idx .json            the .json, written last, says that the unit is done
         merged/                                 the dataset while it grows; what is safe here has no shard .bin any more
         rejects/<unit>.jsonl                    source records that are no documents, once merged
@@ -88,6 +89,10 @@ class Layout:
     @property
     def events(self) -> Path:
         return self.work / "events.jsonl"
+
+    @property
+    def progress(self) -> Path:
+        return self.work / "progress.json"
 
     @property
     def shards(self) -> Path:
