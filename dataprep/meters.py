@@ -199,16 +199,17 @@ def line(figures: Figures) -> str:
     return ", ".join(filter(None, (*parts, counts(figures))))
 
 
-def counts(figures: Figures, number: Callable[[int], str] = "{:,}".format) -> str:
+def counts(figures: Figures, short: bool = False) -> str:
     """What was counted, as far as it says something; '' where there is nothing.
 
     Args:
         figures: of a stage.
-        number: writes documents and tokens.
+        short: for a terminal of 80 columns.
     """
+    of, number = ("/", _three_digits) if short else (" of ", "{:,}".format)
     parts = []
     if figures.units > 0:
-        parts.append(f"{figures.units_done:,} of {figures.units:,} units")
+        parts.append(f"{figures.units_done:,}{of}{figures.units:,} units")
     if figures.num_tokens:
         parts.append(f"{number(figures.num_documents)} documents, {number(figures.num_tokens)} tokens")
     if figures.text_bytes_per_second is not None:
@@ -216,15 +217,19 @@ def counts(figures: Figures, number: Callable[[int], str] = "{:,}".format) -> st
     if figures.fetched_bytes >= figures.fetch_bytes > 0:
         parts.append(f"all {figures.fetched_bytes / 1e9:,.2f} GB fetched")
     elif figures.fetched_bytes:
-        of = f" of {figures.fetch_bytes / 1e9:,.2f}" if figures.fetch_bytes else ""
+        wanted = f" of {figures.fetch_bytes / 1e9:,.2f}" if figures.fetch_bytes else ""
         speed = figures.fetched_bytes_per_second
         at = "" if speed is None else f" at {speed / 1e6:,.1f} MB/s"
-        parts.append(f"fetched {figures.fetched_bytes / 1e9:,.2f}{of} GB{at}")
+        parts.append(f"fetched {figures.fetched_bytes / 1e9:,.2f}{wanted} GB{at}")
     if figures.workers:
         parts.append(f"{figures.workers:,} worker{'' if figures.workers == 1 else 's'}")
     if figures.retries:
         parts.append(f"{figures.retries:,} {'retry' if figures.retries == 1 else 'retries'}")
     return ", ".join(parts)
+
+
+def _three_digits(number: int) -> str:
+    return f"{number:,}" if number < 10_000 else short_number(number).replace(" ", "")
 
 
 def short_number(number: float) -> str:

@@ -96,6 +96,8 @@ class Monitor:
                 self._earlier += progress
             if self._meter.name == "tokenize":
                 self._source_done += progress.source_bytes
+        if progress.earlier:
+            self._write()
         self._watcher(progress)
 
     def _beat(self) -> None:

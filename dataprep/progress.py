@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from dataprep.meters import Meter, counts, line, short_number, short_time
+from dataprep.meters import Meter, counts, line, short_time
 from dataprep.watcher import Silent
 
 if TYPE_CHECKING:
@@ -88,7 +88,8 @@ class Bar(Shown):
             desc=self.meter.name,
             total=self.meter.total or None,
             initial=self.meter.done,
-            bar_format="{l_bar}{bar}| {elapsed}{postfix}" if self.meter.total else "{desc}: {elapsed}{postfix}",
+            bar_format="{l_bar}{bar}| {unit}" if self.meter.total else "{desc}: {unit}",
+            unit="",  # tqdm's {postfix} brings a comma
             file=sys.stderr,
             leave=False,
             dynamic_ncols=True,
@@ -99,7 +100,7 @@ class Bar(Shown):
             self._bar.n = figures.stage_bytes_done
             if figures.stage_bytes:  # more than all would be shown without a bar
                 self._bar.n = min(self._bar.n, figures.stage_bytes)
-            self._bar.set_postfix_str(_postfix(figures), refresh=False)
+            self._bar.unit = _behind(figures)
             self._bar.refresh()
 
     def close(self) -> None:
@@ -108,10 +109,11 @@ class Bar(Shown):
             self._bar = None
 
 
-def _postfix(figures: Figures) -> str:
+def _behind(figures: Figures) -> str:
     """What stands behind a bar: short, because a terminal is 80 columns wide."""
-    left = "" if figures.seconds_left is None else f"{short_time(figures.seconds_left)} left"
-    return ", ".join(filter(None, (left, counts(figures, lambda number: short_number(number).strip()))))
+    left = figures.seconds_left
+    time_ = short_time(figures.seconds) if left is None else f"{short_time(left)} left"
+    return ", ".join(filter(None, (time_, counts(figures, short=True))))
 
 
 class Lines(Shown):

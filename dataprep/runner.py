@@ -237,11 +237,10 @@ def _gate(request: Request, supply: Supply, job: tokenize.Job, watcher: Watcher)
         to_fetch = supply.start()
         done = sum(unit.num_bytes for unit in supply.known() if unit.key in supply.done)
         watcher.stage("tokenize", total, done, to_fetch)
-        watcher(supply.earlier)
         _event(request.layout, "resume", done=len(supply.done), bytes_to_fetch=to_fetch)
     else:
         watcher.stage("tokenize", total)
-    watcher(Progress(planned=len(supply.known())))
+    watcher(supply.earlier + Progress(planned=len(supply.known())))
     first = next((unit for units in supply for unit in units if unit.key not in supply.done), None)
     if first is None and not supply.known():
         raise SourceError(f"the corpus {request.recipe.corpus} holds no records; nothing was published")
