@@ -15,7 +15,20 @@ from typing import NoReturn
 
 import typer
 
-from dataprep.commands import corpora, diff, doctor, inspect, preprocess, repair, reshape, run, unlock, verify, where
+from dataprep.commands import (
+    corpora,
+    diff,
+    doctor,
+    inspect,
+    preprocess,
+    repair,
+    reshape,
+    run,
+    status,
+    unlock,
+    verify,
+    where,
+)
 from dataprep.commands.app import app, note
 from dataprep.errors import DataprepError, Terminated, TimeIsUp
 
@@ -30,6 +43,7 @@ __all__ = [
     "repair",
     "reshape",
     "run",
+    "status",
     "unlock",
     "verify",
     "where",

@@ -11,6 +11,7 @@
       work/job-<number>.log                     what a job of Slurm said
       work/<recipe digest>/                     one run in progress
         recipe.json  plan.jsonl
+        progress.json                           how the run stands, or stood when its driver last wrote
         claim/                                  who may write here, see `claims`; each has a number, its epoch
         events-<epoch>.jsonl                    what happened under that claim
         shards/<unit>.bin .idx .json            the .json, written last, says that the unit is done
@@ -101,6 +102,10 @@ class Layout:
     def all_events(self) -> list[Path]:
         """The events of all claims, in their order."""
         return _by_epoch(self.work.glob("events-*.jsonl"))
+
+    @property
+    def progress(self) -> Path:
+        return self.work / "progress.json"
 
     @property
     def shards(self) -> Path:

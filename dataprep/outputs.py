@@ -15,6 +15,7 @@ from dataprep.claims import Claim, look
 from dataprep.errors import FormatError
 from dataprep.layout import Layout
 from dataprep.manifest import load_manifest
+from dataprep.meters import RunState
 from dataprep.storage import MARK
 
 if TYPE_CHECKING:
@@ -72,26 +73,28 @@ def unlock(output: Path) -> list[dict[str, Any]]:
 def _runs(output: Path) -> Iterator[Path]:
     work = Path(os.path.abspath(output)) / "work"
     if work.is_dir():
-        yield from sorted(path for path in work.iterdir() if (path / "recipe.json").exists())
+        for path in sorted(work.iterdir()):
+            if os.path.exists(path / "recipe.json") or (path.is_dir() and not os.access(path, os.X_OK)):
+                yield path
 
 
 def _run_status(work: Path) -> dict[str, Any]:
     try:
-        recipe = json.loads((work / "recipe.json").read_text(encoding="utf-8"))
-        plan, units = _plan(work / "plan.jsonl")
-        fetched = [file for file in recipe["files"] if file.get("url")]
-        layout = Layout.of(work.parent.parent, recipe["corpus"], recipe["tokenizer"]["name"], plan["digest"])
-        events = [line for path in layout.all_events() for line in path.read_text(encoding="utf-8").splitlines()]
-        claim = look(layout.claim)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return _read_run(work)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return {"work": str(work), "state": "unreadable", "detail": f"{type(error).__name__}: {error}"}
-    last = _last_event(events)
-    done = (
-        sum(1 for entry in os.scandir(work / "shards") if entry.name.endswith(".json"))
-        if (work / "shards").is_dir()
-        else 0
-    )
+
+
+def _read_run(work: Path) -> dict[str, Any]:
+    recipe = json.loads((work / "recipe.json").read_text(encoding="utf-8"))
+    plan, units = _plan(work / "plan.jsonl")
+    fetched = [file for file in recipe["files"] if file.get("url")]
+    layout = Layout.of(work.parent.parent, recipe["corpus"], recipe["tokenizer"]["name"], plan["digest"])
+    claim = look(layout.claim)  # before all that its holder may still change
     published = layout.manifest.exists()
+    events = [line for path in layout.all_events() for line in path.read_text(encoding="utf-8").splitlines()]
+    progress = _progress(layout, published)
+    last = _last_event(events)
     state = "failed" if last.get("event") == "failed" else "stopped"
     if not claim.is_free:
         state = "running" if claim.is_near else "claimed"
@@ -102,12 +105,13 @@ def _run_status(work: Path) -> dict[str, Any]:
         "tokenizer": recipe["tokenizer"]["name"],
         "recipe_digest": plan["digest"],
         "state": state,
-        "units_done": units if published else done,
+        "units_done": units if published else min(units, _units_done(events, progress)),
         "units": units,
         "files_here": sum(1 for file in fetched if published or os.path.exists(file["path"])),
         "files_to_fetch": len(fetched),
         "holder": None if claim.is_free else claim.who,
         "last_event": last,
+        "progress": progress.to_json() if progress is not None else None,
         "prefix": str(layout.prefix) if published else None,
     }
 
@@ -122,11 +126,44 @@ def _plan(path: Path) -> tuple[dict[str, Any], int]:
     return json.loads(head), units
 
 
+def _progress(layout: Layout, published: bool) -> RunState | None:
+    """What the driver wrote last, where it is of use.
+
+    None: there is none; it is damaged, or of another version; the dataset was published behind it; or the dataset that
+    it tells of is not there any more.
+    """
+    try:
+        state = RunState.model_validate_json(layout.progress.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return state if published == (state.state == "published") else None
+
+
+def _units_done(events: list[str], progress: RunState | None) -> int:
+    """How many units are done, as the driver noted it; one that ended in its last moments is found by the next run.
+
+    Not counted in the folder of shards: what is merged has none there any more.
+    """
+    done, known = 0, False
+    for line in events:
+        if line.startswith('{"event": "unit"'):  # a hundred thousand of them are not worth parsing
+            done += 1
+            continue
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            event = json.loads(line)
+            if event["event"] == "resume":
+                done, known = int(event["done"]), True
+            elif event["event"] == "published":
+                done = 0  # and if it is not there any more, nothing of it is
+    return done if known or progress is None else max(done, progress.units_done)
+
+
 def _last_event(lines: list[str]) -> dict[str, Any]:
     for line in reversed(lines):
         try:
             value: dict[str, Any] = json.loads(line)
         except ValueError:
             continue  # a line cut off by a crash
-        return value
+        if isinstance(value, dict):
+            return value
     return {}

@@ -31,6 +31,7 @@ from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
 from dataprep.layout import Layout, adopt, sweep
 from dataprep.manifest import Counts, DatasetManifest, EngineRecord, Unit, load_manifest
+from dataprep.monitor import Monitor, tell_workers
 from dataprep.planning import Request, resolve, with_contents
 from dataprep.stages import merge, publish, tokenize
 from dataprep.stages.verify import verify
@@ -135,7 +136,10 @@ def _execute(request: Request, watcher: Watcher, claim: Claim) -> Result:
         for folder in (layout.work, layout.shards, layout.rejects):
             sweep(folder, claim.check)
         make_folder(layout.shards)
-        return _build(request, watcher, claim)
+        with Monitor(request, watcher) as monitor:
+            result = _build(request, monitor, claim)
+            monitor.published(result.manifest.counts)
+        return result
     except Exception as error:
         with contextlib.suppress(OutputError):
             claim.check()  # whatever else went wrong comes of that
@@ -197,8 +201,7 @@ def _build(request: Request, watcher: Watcher, claim: Claim) -> Result:
     found = probe.check(layout.work)
     job = tokenize.Job(layout, request.digest, request.runtime)
     with contextlib.ExitStack() as stack:
-        fetched = lambda n: watcher(Progress(fetched_bytes=n))  # noqa: E731
-        supply = stack.enter_context(Supply(request, job, fetched, claim.check))
+        supply = stack.enter_context(Supply(request, job, watcher, claim.check))
         gate = _gate(request, supply, job, watcher)
         merger = stack.enter_context(merge.Merger(layout, recipe, supply.num_merged))
         _merge(request, supply, job, merger, watcher, claim)
@@ -266,12 +269,14 @@ def _gate(request: Request, supply: Supply, job: tokenize.Job, watcher: Watcher)
     """Begin to fetch, and hold the engine to the reference on the first unit that is to be worked."""
     total = request.recipe.num_bytes
     if request.recipe.limit is None:
+        watcher.stage("tokenize", total)  # to find what is done may take its time
         to_fetch = supply.start()
         done = sum(unit.num_bytes for unit in supply.known() if unit.key in supply.done)
         watcher.stage("tokenize", total, done, to_fetch)
         _event(request.layout, "resume", done=len(supply.done), bytes_to_fetch=to_fetch)
     else:
         watcher.stage("tokenize", total)
+    watcher(supply.earlier + Progress(planned=len(supply.known())))
     first = next((unit for units in supply for unit in units if unit.key not in supply.done), None)
     if first is None and not supply.known():
         raise SourceError(f"the corpus {request.recipe.corpus} holds no records; nothing was published")
@@ -307,13 +312,16 @@ def _in_order(
     place = find_place(request.cluster, request.runtime, workers, request.layout.work)
     with Cluster(place, watcher, request.cluster.patience_seconds) as cluster:
         if request.recipe.limit is not None:
-            yield from _limited(request, supply, work, merger, cluster)
+            yield from _limited(request, supply, work, merger, cluster, watcher)
             return
+        told = Progress() if place.in_process else tell_workers(cluster, Progress(), watcher)
         for unit in cluster.map(work, todo()):
             done.add(unit.key)
             _event(request.layout, "unit", unit=unit.key)
+            watcher(Progress(units=1))
             if not place.in_process:  # nothing was reported from inside
                 watcher(_progress_of(request, unit))
+                told = tell_workers(cluster, told, watcher)
             yield from ready()
     yield from ready()
 
@@ -325,7 +333,12 @@ def _progress_of(request: Request, unit: Unit) -> Progress:
 
 
 def _limited(
-    request: Request, supply: Supply, work: Callable[[Unit, Any], None], merger: merge.Merger, cluster: Cluster
+    request: Request,
+    supply: Supply,
+    work: Callable[[Unit, Any], None],
+    merger: merge.Merger,
+    cluster: Cluster,
+    watcher: Watcher,
 ) -> Iterator[Unit]:
     """One unit at a time, each told how many documents are still wanted: a limit is for a first look."""
     assert request.recipe.limit is not None
@@ -336,6 +349,7 @@ def _limited(
             if not supply.is_whole(limited):
                 for _ in cluster.map(work, [limited]):
                     _event(request.layout, "unit", unit=limited.key)
+            watcher(Progress(units=1))
             yield limited
             left = request.recipe.limit - merger.counts.num_documents
             if left <= 0:

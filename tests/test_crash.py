@@ -23,6 +23,7 @@ import pytest
 import xxhash
 
 from dataprep import runner
+from dataprep.cluster import WINDOW
 from dataprep.errors import DataprepError
 from dataprep.outputs import status
 
@@ -255,7 +256,8 @@ def _kill_again_and_again(job: Job, folder: Path, seed: int, num_kills: int, *ex
             here += 1
             for entry in status(output):
                 assert entry["state"] in ("stopped", "published", "unreadable")
-                assert entry["state"] != "stopped" or entry["units_done"] == len(done)
+                if entry["state"] == "stopped":  # what ended in the driver's last moments it could not note
+                    assert len(done) - WINDOW <= entry["units_done"] <= len(done)
         if here == 4 or len(done) == job.num_units or process.returncode != KILLED or len(kills) == num_kills:
             _resume_to_the_end(job, output, *extra)
             output = folder / f"out{len(kills)}-{draw.random()}"
@@ -454,6 +456,8 @@ def _tree(folder: Path) -> dict[str, tuple[int, int, int]]:
 class Faults:
     """Counts the calls of `os` functions that concern files below a folder, and lets some fail.
 
+    What tells how the run gets on is left out: it may fail at any time, and the run does not.
+
     Args:
         folder: what counts.
         names: functions of `os`.
@@ -489,10 +493,12 @@ class Faults:
     def _is_below(self, value: object) -> bool:
         if isinstance(value, int):
             try:
-                return os.readlink(f"/proc/self/fd/{value}").startswith(self.folder)
+                value = os.readlink(f"/proc/self/fd/{value}")
             except OSError:
                 return False
-        return isinstance(value, str | os.PathLike) and os.fspath(value).startswith(self.folder)
+        if not isinstance(value, str | os.PathLike):
+            return False
+        return os.fspath(value).startswith(self.folder) and "/progress.json" not in os.fspath(value)
 
 
 COMMITMENTS = ("write", "fsync", "fdatasync", "replace", "rename", "copy_file_range")

@@ -1,4 +1,4 @@
-"""Commands on corpora and outputs: plan, download, list, status."""
+"""Commands on corpora and outputs: plan, download, list."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from dataprep import tables
 from dataprep.commands.app import (
     CorpusArgument,
     JsonOption,
@@ -43,7 +42,7 @@ def plan(
     Example: dataprep plan fineweb --tokenizer gpt2
     """
     go_offline(offline)
-    from dataprep import blending, catalog, planning
+    from dataprep import blending, catalog, planning, tables
 
     mixture = catalog.find_mixture(corpus)
     if mixture is not None:
@@ -97,7 +96,7 @@ def list_(
 
     Example: dataprep list datasets --output data --json
     """
-    from dataprep import catalog
+    from dataprep import catalog, tables
     from dataprep.errors import SpecError
 
     if what == "datasets":
@@ -117,24 +116,3 @@ def list_(
         print_json(found)
     else:
         print_lines(lines or [f"no {what} here"])
-
-
-@app.command()
-def status(
-    output: Annotated[Path, typer.Argument(help="Output folder.")] = Path("data"), as_json: JsonOption = False
-) -> None:
-    """Show the runs in an output folder: done, running, stopped. Reads files only; safe beside a run.
-
-    Example: dataprep status data
-    """
-    from dataprep.errors import SpecError
-    from dataprep.outputs import status as read_status
-
-    if not output.is_dir():
-        raise SpecError(f"no such folder: {output}; name the --output of a run")
-    found = read_status(output)
-    if as_json:
-        print_json(found)
-        return
-    lines = list(tables.status(found))
-    print_lines(lines or [f"no runs in {output}"])

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dataprep import tables
 from dataprep.commands.app import (
     ClusterOption,
     CorpusArgument,
@@ -111,7 +110,7 @@ def _show(text: str) -> None:
 
 def _run(context: typer.Context, order: Order, mixture: Mixture | None, as_json: bool) -> None:
     """Do it here, or find it done."""
-    from dataprep import blending, planning, progress, runner
+    from dataprep import blending, planning, progress, runner, tables
 
     quiet = context.obj["quiet"]
     if mixture is not None:

@@ -33,6 +33,7 @@ class Runtime(Model):
         max_rejects: share of the records that may be rejected before the run is called failed.
         connections: requests at the same time.
         keep_raw: keep what was downloaded. Otherwise a file goes once its shards are done.
+        metrics: folder that gets a file of metrics for Prometheus: that of its node exporter's textfile collector.
     """
 
     processes: bool = False
@@ -45,6 +46,7 @@ class Runtime(Model):
     max_rejects: float = Field(default=0.01, ge=0, le=1)
     connections: int = Field(default=8, ge=1, le=64)
     keep_raw: bool = True
+    metrics: str | None = Field(default=None, min_length=1)
 
     @property
     def process_memory(self) -> int:

@@ -276,6 +276,7 @@ class _Work:
 
     def add(self, batch: TextBatch) -> Progress:
         """Encode one batch and write its documents."""
+        before = self.counts
         if batch.restart:
             self._mark = self._save()
         if batch.undo:
@@ -307,7 +308,12 @@ class _Work:
             specials=dropped.specials,
         )
         self.counts = self.counts + added
-        return Progress(batch.num_source_bytes, added.num_documents, added.num_tokens, added.num_text_bytes)
+        return Progress(
+            batch.num_source_bytes,
+            self.counts.num_documents - before.num_documents,  # below zero where a row group was taken back
+            self.counts.num_tokens - before.num_tokens,
+            self.counts.num_text_bytes - before.num_text_bytes,
+        )
 
     def _audit(self, batch: TextBatch, tokens: TokenBatch) -> int:
         """Encode one document in `audit_rate` by the reference too, the unit's first among them."""
