@@ -60,7 +60,7 @@ def examine(folder: Path, peers: int | None, told: Callable[[str], None]) -> dic
     """
     folder = existing(folder)
     found = probe(folder)
-    free, needed = free, (peers or PEERS) * 8 * BLOCK
+    free, needed = shutil.disk_usage(folder).free, (peers or PEERS) * 8 * BLOCK
     if free < needed:
         raise OutputError(f"{folder}: {free / 1e6:,.1f} MB are free, and this takes {needed / 1e6:,.0f}; make room")
     if peers is None:
