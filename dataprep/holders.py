@@ -29,6 +29,8 @@ class Holder:
         namespace: that the number is of; containers of one machine have their own.
         since: when the claim was made, by the holder's clock: for people.
         token: random, so that a holder knows its own claim.
+        job: of Slurm that the process is in, "" outside of one.
+        restarts: how often Slurm had queued the job again by then.
     """
 
     host: str
@@ -38,6 +40,8 @@ class Holder:
     namespace: str
     since: str = ""
     token: str = field(default_factory=lambda: secrets.token_hex(8))
+    job: str = ""
+    restarts: int = 0
 
     @classmethod
     def me(cls) -> Holder:
@@ -48,7 +52,17 @@ class Holder:
         with contextlib.suppress(OSError):
             if os.readlink("/proc/self") == str(os.getpid()):  # and not the /proc of another namespace
                 namespace = os.readlink("/proc/self/ns/pid")
-        return cls(socket.gethostname(), os.getpid(), _started(os.getpid()) or 0, boot, namespace)
+        job = "/".join(os.environ.get(name, "") for name in ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID")).strip("/")
+        restarts = os.environ.get("SLURM_RESTART_COUNT", "")
+        return cls(
+            socket.gethostname(),
+            os.getpid(),
+            _started(os.getpid()) or 0,
+            boot,
+            namespace,
+            job=job,
+            restarts=int(restarts) if restarts.isdecimal() else 0,
+        )
 
     @classmethod
     def read(cls, path: Path) -> Holder | None:
@@ -58,8 +72,8 @@ class Holder:
             made = cls(**value)
         except (OSError, ValueError, TypeError, RecursionError):
             return None
-        texts = (made.host, made.boot, made.namespace, made.since, made.token)
-        numbers = (made.pid, made.started)
+        texts = (made.host, made.boot, made.namespace, made.since, made.token, made.job)
+        numbers = (made.pid, made.started, made.restarts)
         right = all(isinstance(text, str) for text in texts) and all(type(number) is int for number in numbers)
         return made if right and 0 < made.pid < 1 << 31 else None
 
@@ -75,7 +89,14 @@ class Holder:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has ended for sure."""
+        """Whether the process has ended for sure: it is not there, or its job was ended by Slurm and began again.
+
+        (Slurm begins a job again without knowing that of a node it cannot reach. Who lives on there is fenced like
+        anybody who was overtaken.)
+        """
+        me = Holder.me()
+        if self.job and self.job == me.job and self.restarts < me.restarts:
+            return True
         if not self.is_near:
             return False
         if self.pid == os.getpid():

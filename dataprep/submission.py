@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataprep.blending import resolve_mixture
@@ -19,12 +20,11 @@ from dataprep.errors import ClusterError, SpecError
 from dataprep.layout import job_log
 from dataprep.planning import resolve
 from dataprep.runner import find_existing
-from dataprep.specs import Slurm, find_cluster, parse_settings
+from dataprep.specs import Kubernetes, Slurm, find_cluster, parse_settings
 from dataprep.storage import make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from dataprep.planning import Request
     from dataprep.specs import ClusterSpec, Mixture
@@ -67,8 +67,8 @@ class Order:
 
     @property
     def arguments(self) -> list[str]:
-        """Of ``dataprep``, to do it."""
-        words = ["run", *self.corpus, "--tokenizer", self.tokenizer, "--output", os.path.abspath(self.output)]
+        """Of ``dataprep``, to do it; paths as they were given."""
+        words = ["run", *self.corpus, "--tokenizer", self.tokenizer, "--output", str(self.output)]
         words += [] if self.limit is None else ["--limit", str(self.limit)]
         words += [word for setting in self.settings for word in ("--set", setting)]
         flags = {"--offline": self.offline, "--wait": self.wait, "--if-free": self.if_free}
@@ -78,6 +78,11 @@ class Order:
 def is_handed_over(spec: ClusterSpec) -> bool:
     """Whether this process has to hand the run over; inside the job it does not."""
     return isinstance(spec, Slurm) and not is_inside()
+
+
+def is_printed(spec: ClusterSpec) -> bool:
+    """Whether its user hands the run over; the sources are to be found there, not here."""
+    return isinstance(spec, Kubernetes)
 
 
 def check(order: Order, mixture: Mixture | None) -> bool:
@@ -103,7 +108,12 @@ def render(order: Order) -> str:
         SpecError: this is not handed to anybody.
     """
     spec = order.cluster
+    if isinstance(spec, Kubernetes):
+        from dataprep.cluster import kubernetes
+
+        return kubernetes.render_text(spec, order.here.arguments)
     if isinstance(spec, Slurm):
+        order = replace(order, output=Path(os.path.abspath(order.output)))
         name = os.path.basename(order.corpus[0]).partition("*")[0].strip(".") or "run"
         return slurm.render(spec, order.arguments, f"dataprep-{name}", job_log(order.output))
     raise SpecError(f"--cluster {spec.kind}: the work is done from here; `dataprep plan` shows what it would be")

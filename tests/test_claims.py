@@ -510,3 +510,16 @@ def test_what_comes_while_the_fence_is_asked_is_not_swept(workspace):
     with pytest.raises(LostClaimError):
         sweep(workspace, lambda: (_ for _ in ()).throw(LostClaimError("lost")))
     assert new.exists()
+
+
+def test_a_job_that_slurm_began_again_need_not_wait_for_itself(folder, monkeypatch):
+    monkeypatch.setenv("SLURM_CLUSTER_NAME", "big")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    there = replace(Holder.me(), host="elsewhere", boot="another")
+    assert (there.job, there.restarts) == ("big/17", 0)
+    _write(folder, 1, json.dumps(asdict(there)).encode())
+    assert not look(folder).is_free
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert look(folder).is_free
+    monkeypatch.setenv("SLURM_JOB_ID", "18")
+    assert not look(folder).is_free, "another job's"

@@ -13,8 +13,8 @@ import pytest
 
 import dataprep
 from dataprep import tables
+from dataprep.claims import Claim
 from dataprep.outputs import datasets, status, unlock
-from dataprep.storage import hold
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def _copy(made, tmp_path, *, published: bool) -> Path:
         line = json.dumps({**json.loads(line), "units": json.loads(line)["units"] * 3})
         (work / "plan.jsonl").write_text(f"{head}\n{line}\n")
         events = [{"event": "resume", "done": 1}, {"event": "start"}, {"event": "unit", "unit": "b"}]
-        (work / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        (work / "events-1.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
         _change(work, state="running", stage="tokenize", units=3, units_done=2, num_documents=1234, num_tokens=5)
     return work
 
@@ -96,7 +96,7 @@ def test_status_of_a_run_that_goes_on(made, tmp_path):
     work = _copy(made, tmp_path, published=False)
     _change(work, updated="2026-11-21T12:03:04+00:00", stage_bytes=100, stage_bytes_done=45, seconds=12.3)
     _change(work, seconds_left=15.1, text_bytes_per_second=3.1e8, workers=16, retries=2)
-    with hold(work / "lock"):
+    with Claim(work / "claim"):
         (entry,) = status(tmp_path / "copy")
     assert entry["state"] == "running"
     (line,) = tables.status([entry])
@@ -109,7 +109,7 @@ def test_status_of_a_run_that_goes_on(made, tmp_path):
 
 def test_status_of_a_failed_run_says_why(made, tmp_path):
     work = _copy(made, tmp_path, published=False)
-    with (work / "events.jsonl").open("a") as file:
+    with (work / "events-1.jsonl").open("a") as file:
         file.write(json.dumps({"event": "failed", "error": "no space left"}) + "\n")
     assert next(iter(tables.status(status(tmp_path / "copy")))).endswith("  error: no space left")
 
@@ -142,7 +142,7 @@ def test_status_without_a_progress_file_of_use(made, tmp_path, value):
 
 def test_status_without_events_asks_the_progress_file(made, tmp_path):
     work = _copy(made, tmp_path, published=False)
-    (work / "events.jsonl").unlink()
+    (work / "events-1.jsonl").unlink()
     assert status(tmp_path / "copy")[0]["units_done"] == 2
     _change(work, units_done=10**30)
     assert status(tmp_path / "copy")[0]["units_done"] == 3
@@ -187,7 +187,7 @@ def test_status_of_a_work_folder_full_of_garbage(made, tmp_path, name, text):
 @pytest.mark.parametrize("text", ["1\n", '{"event": "resume", "done": "x"}\n', "[" * 100_000 + "\n", '{"event": []}\n'])
 def test_status_with_events_that_are_none(made, tmp_path, text):
     work = _copy(made, tmp_path, published=False)
-    with (work / "events.jsonl").open("a") as file:
+    with (work / "events-1.jsonl").open("a") as file:
         file.write(text)
     assert status(tmp_path / "copy")[0]["state"] in ("stopped", "unreadable")
 

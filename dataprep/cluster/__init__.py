@@ -7,6 +7,7 @@ hosted        a scheduler here, workers from elsewhere
 allocation    the nodes of a Slurm allocation
 slurm         the job that asks for one
 elastic       jobs of Slurm, as many as there is work for
+kubernetes    manifests of pods that are a cluster, with the driver among them
 settings      what Dask is told; tls: certificates
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from dataprep.storage import explain
@@ -11,12 +12,41 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def make_certificate() -> tuple[str, str]:
-    """A new key and a self-signed certificate for all roles, as PEM; Dask's own, valid for a year."""
-    from distributed.security import Security
+VALID = timedelta(days=365)
+"""How long a certificate holds, counted from when it was made."""
 
-    security = Security.temporary()
-    return security.tls_worker_key, security.tls_worker_cert
+SKEW = timedelta(days=1)
+"""How far the clocks of machines may be apart."""
+
+
+def make_certificate() -> tuple[str, str]:
+    """A new key (ECDSA, P-256) and a self-signed certificate for all roles, as PEM.
+
+    As Dask's ``Security.temporary()``, but for its beginning: Dask's is refused by nodes whose clocks are behind. Whose
+    name is on it is not looked at (Dask switches ``check_hostname`` off): who has the key is one of us.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "dataprep")])
+    now = datetime.now(UTC).replace(microsecond=0)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - SKEW)
+        .not_valid_after(now + VALID)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return private.decode(), certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
 def tls_settings(key: str, cert: str) -> dict[str, Any]:

@@ -74,22 +74,14 @@ def run(
 
     given = [*cluster_settings(cluster), *with_workers(settings, workers)]
     order = submission.Order(corpus, tokenizer, output, limit, given, offline, wait, if_free)
-    mixture = catalog.find_mixture(corpus)
-    if dry_run:
-        submission.check(order, mixture)
+    printed = submission.is_printed(order.cluster)
+    mixture = None if printed else catalog.find_mixture(corpus)
+    if printed or dry_run:
+        if not printed:
+            submission.check(order, mixture)
         typer.echo(submission.render(order), nl=False)
     elif submission.is_handed_over(order.cluster) and not submission.check(order, mixture):
-        job = submission.submit(order)
-        note(f"job {job.number} is submitted, its output goes to {job.log}")
-        if detach:
-            typer.echo(job.number)
-            return
-        job.follow(_show)
-        if if_free and not submission.check(order, mixture):
-            note("the job left the work to another run, as its output says")
-            return
-        submission.wait_until_seen(order, mixture)
-        _run(context, order.here, mixture, as_json)
+        _hand_over(context, order, mixture, as_json, detach)
     else:
         try:
             _run(context, order, mixture, as_json)
@@ -102,6 +94,23 @@ def run(
             note("" if context.obj["quiet"] else f"left alone: {error}")
             if as_json:
                 print_json({"prefix": None, "busy": str(error)})
+
+
+def _hand_over(context: typer.Context, order: Order, mixture: Mixture | None, as_json: bool, detach: bool) -> None:
+    """Submit the job, follow it unless it is to be left alone, and print what came of it."""
+    from dataprep import submission
+
+    job = submission.submit(order)
+    note(f"job {job.number} is submitted, its output goes to {job.log}")
+    if detach:
+        typer.echo(job.number)
+        return
+    job.follow(_show)
+    if order.if_free and not submission.check(order, mixture):
+        note("the job left the work to another run, as its output says")
+        return
+    submission.wait_until_seen(order, mixture)
+    _run(context, order.here, mixture, as_json)
 
 
 def _show(text: str) -> None:

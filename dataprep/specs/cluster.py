@@ -108,35 +108,37 @@ class SlurmElastic(_Slurm):
 
 
 class Kubernetes(_Any):
-    """Pods: manifests are rendered, for you to apply.
+    """Pods: manifests are rendered, for you to create. See `dataprep.cluster.kubernetes`.
 
     Attributes:
-        form: ``job``: a Job with the driver and its scheduler, a Service, and a Deployment of workers. ``daskjob``: a
-            DaskJob for Dask's operator.
+        form: ``job``: a Job whose first pod is the driver and whose others are workers. ``daskjob``: a DaskJob for
+            Dask's operator.
         image: that has dataprep installed.
         workers: pods of one worker each.
-        cpus, memory: of each worker, requested and limited: Kubernetes quantities.
-        driver_memory: of the driver.
-        namespace: of everything.
-        claim: the PersistentVolumeClaim (ReadWriteMany) that holds the output.
-        mount: where it is mounted; ``--output`` lies below it.
+        cpus, memory: of each pod, requested and limited: Kubernetes quantities.
+        namespace: of everything. None: the one that kubectl is set to.
+        claim: the PersistentVolumeClaim (ReadWriteMany) that holds the output, and sources that are files.
+        mount: where it is mounted; relative paths start there.
         node_selector: of all pods.
         secret: whose keys become environment variables (``HF_TOKEN``). None: none.
+        patience_seconds: see above; long, since nodes may have to be started, and images pulled.
+        user: numbers of the user and group to run as (``1000:1000``), who may write to the claim. None: the image's.
         insecure: connect without TLS: whoever reaches the ports can run code in the pods.
     """
 
     kind: Literal["kubernetes"] = "kubernetes"
     form: Literal["job", "daskjob"] = "job"
-    image: str
-    workers: int = Field(default=4, ge=1)
+    image: str = Field(pattern=r"^[^\s]+$")
+    workers: int = Field(default=4, ge=1, le=10_000)
     cpus: Annotated[str, Field(pattern=r"^\d+(\.\d+|m)?$")] = "1"
-    memory: Annotated[str, Field(pattern=r"^\d+([KMGT]i?)?$")] = "2Gi"
-    driver_memory: Annotated[str, Field(pattern=r"^\d+([KMGT]i?)?$")] = "4Gi"
-    namespace: str = Field(default="default", pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
-    claim: str = Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")
-    mount: str = Field(default="/data", pattern=r"^/")
+    memory: Annotated[str, Field(pattern=r"^[1-9]\d*([kMGT]|[KMGT]i)?$")] = "2Gi"
+    namespace: str | None = Field(default=None, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=63)
+    claim: str = Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)
+    mount: str = Field(default="/data", pattern=r"^(/[\w-][\w.-]*)+$")
     node_selector: dict[str, str] = Field(default_factory=dict)
-    secret: str | None = Field(default=None, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")
+    secret: str | None = Field(default=None, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)
+    user: str | None = Field(default=None, pattern=r"^[1-9]\d{0,9}:\d{1,10}$")
+    patience_seconds: int = Field(default=1800, ge=1)
     insecure: bool = False
 
     @property
