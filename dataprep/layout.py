@@ -11,8 +11,11 @@
       work/<recipe digest>/                     one run in progress
         recipe.json  plan.jsonl  lock  events.jsonl
         shards/<unit>.bin .idx .json            the .json, written last, says that the unit is done
-        merged/                                 the dataset while it grows; what is safe here has no shard .bin any more
-        rejects/<unit>.jsonl                    source records that are no documents, once merged
+        merged/                                 what is safe here is in no shard any more
+          receipts.jsonl                        the units that it is, see `journal`
+          lengths                               of their documents in tokens, int32 each
+          dataset/                              their .bin; then .idx and manifest.json
+        rejects/rejects.jsonl                   source records that are no documents, once merged
       <corpus>-<tokenizer>-<recipe digest 8>/   the dataset: appears whole, by one rename
         <corpus>_text_document.bin .idx  manifest.json
       <corpus>-<tokenizer>                      symlink to the newest of them
@@ -97,13 +100,31 @@ class Layout:
         return self.work / "rejects"
 
     @property
+    def all_rejects(self) -> Path:
+        """Those of all units, in the order of the source."""
+        return self.rejects / "rejects.jsonl"
+
+    @property
     def merged(self) -> Path:
-        """The folder that becomes `dataset` by a rename. A run that died leaves it to the next, whole or not."""
+        """What grows while units are worked. A run that died leaves it to the next."""
         return self.work / "merged"
 
     @property
+    def receipts(self) -> Path:
+        return self.merged / "receipts.jsonl"
+
+    @property
+    def lengths(self) -> Path:
+        return self.merged / "lengths"
+
+    @property
+    def staged(self) -> Path:
+        """The folder that becomes `dataset` by a rename."""
+        return self.merged / "dataset"
+
+    @property
     def merged_prefix(self) -> Path:
-        return self.merged / self.stem
+        return self.staged / self.stem
 
     def shard(self, unit: str) -> Path:
         """The prefix of a unit's indexed pair."""
@@ -227,10 +248,13 @@ def sweep(folder: Path) -> int:
 
 
 def clear_shards(layout: Layout) -> None:
-    """Remove the shards and unit manifests of a run; plan, recipe, events and rejects stay.
+    """Remove what a run made of its units; plan, recipe, events and rejects stay.
 
-    Manifests first: none is to stand without what it speaks of, not even when the run dies here.
+    Receipts and manifests first: none is to stand without what it speaks of, not even when the run dies here.
     """
+    with explain(layout.merged, "clear"), contextlib.suppress(FileNotFoundError):
+        layout.receipts.unlink(missing_ok=True)
+        shutil.rmtree(layout.merged)
     with explain(layout.shards, "clear"), contextlib.suppress(FileNotFoundError):
         for path in sorted(layout.shards.iterdir(), key=lambda path: path.suffix != ".json"):
             path.unlink(missing_ok=True)

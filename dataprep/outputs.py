@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dataprep import journal
 from dataprep.errors import FormatError
 from dataprep.layout import Layout
 from dataprep.manifest import load_manifest
@@ -67,11 +68,9 @@ def _run_status(work: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         return {"work": str(work), "state": "unreadable", "detail": f"{type(error).__name__}: {error}"}
     last = _last_event(events)
-    done = (
-        sum(1 for entry in os.scandir(work / "shards") if entry.name.endswith(".json"))
-        if (work / "shards").is_dir()
-        else 0
-    )
+    done = set(journal.units(layout.receipts))
+    with contextlib.suppress(FileNotFoundError):
+        done.update(key for key, _, end in (name.partition(".") for name in os.listdir(layout.shards)) if end == "json")
     published = layout.manifest.exists()
     held_by = holder(layout.lock)
     state = "failed" if last.get("event") == "failed" else "stopped"
@@ -82,7 +81,7 @@ def _run_status(work: Path) -> dict[str, Any]:
         "tokenizer": recipe["tokenizer"]["name"],
         "recipe_digest": plan["digest"],
         "state": state,
-        "units_done": units if published else done,
+        "units_done": units if published else len(done),
         "units": units,
         "files_here": sum(1 for file in fetched if published or os.path.exists(file["path"])),
         "files_to_fetch": len(fetched),

@@ -1,7 +1,7 @@
 """What a run works on: its units in plan order, each group as soon as its files are here.
 
     plan       which groups, and of those that were cut, which units
-    done       units that an earlier run finished: in the merged file or as shards, found so by their checksums
+    done       units that an earlier run finished: merged for good or as shards, found so by their checksums
     downloads  files of groups that are not done: fetched ahead, in plan order
     used       a group whose shards are all done: its raw files may go
 
@@ -12,13 +12,17 @@ by a thread that reads ahead of the work.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import logging
+import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from dataprep import journal
 from dataprep.estimates import estimate
 from dataprep.indexed import bin_path, idx_path
 from dataprep.layout import RawFolder
@@ -49,14 +53,14 @@ class Supply:
     Attributes:
         plan: the groups, and the units of those that were cut.
         done: keys of units that are done.
-        num_merged: bytes at the start of the merged ``.bin`` that an earlier run made of the first units.
+        merged: the first of them, which an earlier run merged for good.
     """
 
     def __init__(self, request: Request, job: tokenize.Job, report: Callable[[int], None]) -> None:
         self._request, self._job = request, job
         self.plan = Plan.load(request.layout, request.recipe, request.runtime)
         self.done: set[str] = set()
-        self.num_merged = 0
+        self.merged = journal.Merged()
         self._stack = contextlib.ExitStack()
         self._downloads: Downloads | None = None
         if request.listing.raw is not None:
@@ -80,11 +84,12 @@ class Supply:
         """Find what is done, and begin to fetch what is not; returns how many bytes are to be fetched."""
         for number in range(len(self.plan.groups)):
             self.plan.keep(number, self._noted(number))
-        self._find_merged()
+        left = self._find_merged()
         todo: list[int] = []
         for number, files in enumerate(self.plan.groups):
             units = self.plan.units(number)
-            whole = [unit.key for unit in units or () if unit.key in self.done or self.is_whole(unit)]
+            keys = ((unit, unit.key) for unit in units or ())
+            whole = [key for unit, key in keys if key in self.done or (key in left and self.is_whole(unit))]
             self.done.update(whole)
             if units is None or len(whole) < len(units):
                 todo += files
@@ -157,25 +162,25 @@ class Supply:
         index = idx_path(self._request.layout.shard(unit.key))
         return manifest if checksum(index) == manifest.files.idx_checksum else None
 
-    def _find_merged(self) -> None:
-        """See how far the merged ``.bin`` of an earlier run is the shards of the first units, byte for byte.
+    def _find_merged(self) -> set[str]:
+        """See which of the first units an earlier run merged for good; of them nothing stays among the shards.
 
-        Nothing else says so: what a power failure, a damage or another engine left in it is not taken, and from
-        there on a unit whose shard is gone is done again.
+        Returns:
+            The units of which there is something left there.
         """
-        path = bin_path(self._request.layout.merged_prefix)
-        for units in map(self.plan.units, range(len(self.plan.groups))):
-            for unit in units or ():
-                manifest = self._manifest(unit)
-                if manifest is None or not path.exists():
-                    return
-                end = self.num_merged + manifest.files.bin_bytes
-                if checksum(path, span=(self.num_merged, end)) != manifest.files.bin_checksum:
-                    return
-                self.num_merged = end
-                self.done.add(unit.key)
-            if units is None:
-                return
+        layout, job = self._request.layout, self._job
+        may_use = functools.cache(lambda engine: tokenize.may_use(job, engine))
+        self.merged = journal.resume(layout, self.known(), self._request.digest, may_use)
+        self.done.update(unit.key for unit in itertools.islice(self.known(), self.merged.num_units))
+        left: set[str] = set()
+        with explain(layout.shards, "clear"):
+            for entry in os.scandir(layout.shards):
+                key = entry.name.partition(".")[0]
+                if key in self.done:
+                    os.unlink(entry)
+                else:
+                    left.add(key)
+        return left
 
     def used(self, number: int) -> None:
         """All shards of a group are done."""

@@ -26,10 +26,10 @@ def run(layout: Layout, manifest: DatasetManifest) -> None:
     Raises:
         OutputError: the file system refuses, or something else has taken the name.
     """
-    write_json(layout.merged / layout.manifest.name, manifest.to_json())
+    write_json(layout.staged / layout.manifest.name, manifest.to_json())
     with explain(layout.dataset, "publish"):
         try:
-            os.rename(layout.merged, layout.dataset)
+            os.rename(layout.staged, layout.dataset)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
@@ -40,7 +40,7 @@ def run(layout: Layout, manifest: DatasetManifest) -> None:
 
 
 def settle(layout: Layout) -> None:
-    """What follows: point the symlink at the dataset and remove the shards. Done twice, it does no harm."""
+    """What follows: point the symlink at the dataset and remove what it was made from. Done twice, it does no harm."""
     replace_link(layout.link, layout.dataset.name)
     clear_shards(layout)
 
@@ -48,6 +48,6 @@ def settle(layout: Layout) -> None:
 def is_settled(layout: Layout) -> bool:
     """Whether the run that published the dataset came to its end; if not, `settle` is left to do."""
     try:
-        return not any(layout.shards.iterdir())
+        return not layout.merged.exists() and not any(layout.shards.iterdir())
     except OSError:
         return True
