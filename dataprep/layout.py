@@ -252,9 +252,15 @@ def clear_shards(layout: Layout) -> None:
 
     Receipts and manifests first: none is to stand without what it speaks of, not even when the run dies here.
     """
-    with explain(layout.merged, "clear"), contextlib.suppress(FileNotFoundError):
-        layout.receipts.unlink(missing_ok=True)
-        shutil.rmtree(layout.merged)
+    for folder in (layout.merged, layout.staged):
+        with explain(folder, "clear"), contextlib.suppress(FileNotFoundError):
+            for path in sorted(folder.iterdir(), key=lambda path: path != layout.receipts):
+                if path != layout.staged:
+                    path.unlink()
+    with explain(layout.merged, "clear"):
+        for folder in (layout.staged, layout.merged):
+            with contextlib.suppress(FileNotFoundError):
+                folder.rmdir()
     with explain(layout.shards, "clear"), contextlib.suppress(FileNotFoundError):
         for path in sorted(layout.shards.iterdir(), key=lambda path: path.suffix != ".json"):
             path.unlink(missing_ok=True)

@@ -320,7 +320,7 @@ def _limited(
     left = request.recipe.limit
     for number, units in enumerate(supply):
         for unit in units:
-            limited = unit.model_copy(update={"limit": left})
+            limited = unit.limited(left)
             if not supply.is_whole(limited):
                 for _ in cluster.map(work, [limited]):
                     _event(request.layout, "unit", unit=limited.key)

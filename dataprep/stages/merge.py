@@ -107,8 +107,7 @@ class Merger:
         return self
 
     def __exit__(self, *error: object) -> None:
-        with contextlib.suppress(OSError):  # it was closed before, or follows an error that says more
-            self._files.close()
+        self._files.close()
 
     def lengths(self) -> Iterator[npt.NDArray[np.int32]]:
         """Document lengths in tokens, some at a time."""
@@ -238,7 +237,9 @@ class Merger:
         self._fence()
         with explain(self._path, "finish"):
             os.ftruncate(self._rejects, self.merged.num_rejects_bytes)
-            if not self.merged.num_rejects_bytes:
+            if self.merged.num_rejects_bytes:
+                os.fsync(self._rejects)
+            else:
                 self._layout.all_rejects.unlink(missing_ok=True)
             os.ftruncate(self._bin, self.merged.num_bytes)
             os.fsync(self._bin)
@@ -255,7 +256,8 @@ def _open(path: Path) -> Iterator[int]:
     try:
         yield fd
     finally:
-        os.close(fd)
+        with contextlib.suppress(OSError):  # what was written was synced, which says what is wrong
+            os.close(fd)
 
 
 def _remove_shard(layout: Layout, name: str) -> None:
