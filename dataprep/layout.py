@@ -15,8 +15,11 @@
         claim/                                  who may write here, see `claims`; each has a number, its epoch
         events-<epoch>.jsonl                    what happened under that claim
         shards/<unit>.bin .idx .json            the .json, written last, says that the unit is done
-        merged-<epoch>/                         the dataset while it grows; what is safe here has no shard .bin any more
-        rejects/<unit>.jsonl                    source records that are no documents, once merged
+        merged-<epoch>/                         what is safe here is in no shard any more
+          receipts.jsonl                        the units that it is, see `journal`
+          lengths                               of their documents in tokens, int32 each
+          dataset/                              their .bin; then .idx and manifest.json
+        rejects/rejects.jsonl                   source records that are no documents, once merged
       <corpus>-<tokenizer>-<recipe digest 8>/   the dataset: appears whole, by one rename
         <corpus>_text_document.bin .idx  manifest.json
       <corpus>-<tokenizer>                      symlink to the newest of them
@@ -116,16 +119,34 @@ class Layout:
         return self.work / "rejects"
 
     @property
+    def all_rejects(self) -> Path:
+        """Those of all units, in the order of the source."""
+        return self.rejects / "rejects.jsonl"
+
+    @property
     def merged(self) -> Path:
-        """The folder that becomes `dataset` by a rename. A run that died leaves it to the next, whole or not.
+        """What grows while units are worked. A run that died leaves it to the next.
 
         Who was overtaken finds it gone: `adopt` gave it the name of a later claim.
         """
         return self.work / f"merged-{self.epoch}"
 
     @property
+    def receipts(self) -> Path:
+        return self.merged / "receipts.jsonl"
+
+    @property
+    def lengths(self) -> Path:
+        return self.merged / "lengths"
+
+    @property
+    def staged(self) -> Path:
+        """The folder that becomes `dataset` by a rename."""
+        return self.merged / "dataset"
+
+    @property
     def merged_prefix(self) -> Path:
-        return self.merged / self.stem
+        return self.staged / self.stem
 
     def all_merged(self) -> list[Path]:
         """What earlier claims left merged, the newest last."""
@@ -282,15 +303,20 @@ def sweep(folder: Path, fence: Callable[[], None] | None = None) -> int:
 
 
 def clear_shards(layout: Layout, fence: Callable[[], None]) -> None:
-    """Remove the shards and unit manifests of a run; plan, recipe, events and rejects stay.
+    """Remove what a run made of its units; plan, recipe, events and rejects stay.
 
-    Manifests first: none is to stand without what it speaks of, not even when the run dies here. See `sweep` for
-    `fence`.
+    Receipts and manifests first: none is to stand without what it speaks of, not even when the run dies here. See
+    `sweep` for `fence`.
     """
-    with explain(layout.shards, "clear"), contextlib.suppress(FileNotFoundError):
-        found = sorted(layout.shards.iterdir(), key=lambda path: path.suffix != ".json")
+    with explain(layout.work, "clear"), contextlib.suppress(FileNotFoundError):
+        merged = layout.all_merged()
+        shards = sorted(layout.shards.iterdir(), key=lambda path: path.suffix != ".json")
         fence()
-        for path in found:
+        for folder in merged:
+            (folder / layout.receipts.name).unlink(missing_ok=True)
+        for folder in merged:
+            shutil.rmtree(folder)
+        for path in shards:
             path.unlink(missing_ok=True)
 
 

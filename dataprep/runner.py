@@ -25,6 +25,7 @@ import dataprep
 from dataprep import probe
 from dataprep.claims import TTL_SECONDS, Claim
 from dataprep.cluster import Cluster, find_place
+from dataprep.copies import Copy, copy
 from dataprep.errors import DataprepError, OutputError, SourceError, SpecError
 from dataprep.fetching import fetch
 from dataprep.indexed import bin_path, idx_path
@@ -203,12 +204,12 @@ def _build(request: Request, watcher: Watcher, claim: Claim) -> Result:
     with contextlib.ExitStack() as stack:
         supply = stack.enter_context(Supply(request, job, watcher, claim.check))
         gate = _gate(request, supply, job, watcher)
-        merger = stack.enter_context(merge.Merger(layout, recipe, supply.num_merged))
+        merger = stack.enter_context(merge.Merger(layout, recipe, supply.merged, claim.check))
         _merge(request, supply, job, merger, watcher, claim)
-        index = merger.finish()
-        watcher.stage("verify", merger.num_bytes + index[0])
+        index, merged = merger.finish(), merger.merged
+        watcher.stage("verify", merged.num_bytes + index[0])
         told = lambda n: watcher(Progress(source_bytes=n))  # noqa: E731
-        report = verify(layout.merged_prefix, parts=merger.parts, progress=told)
+        report = verify(layout.merged_prefix, parts=merged.parts, progress=told)
         if not report.ok:
             raise OutputError(f"the merged files are not what was written: {report.errors[0]}; run again")
         manifest = DatasetManifest(
@@ -216,9 +217,9 @@ def _build(request: Request, watcher: Watcher, claim: Claim) -> Result:
             recipe_digest=request.digest,
             recipe=recipe.model_copy(update={"files": supply.files()}),
             prefixes=(report.entry(layout.stem, recipe.dtype, *index),),
-            counts=merger.counts,
+            counts=merged.counts,
             lengths=length_summary(merger.lengths()),
-            provenance=tuple(merger.spans),
+            provenance=tuple(merged.spans()),
             engine=EngineRecord(
                 name=gate.engine.name,
                 version=gate.engine.version,
@@ -226,7 +227,7 @@ def _build(request: Request, watcher: Watcher, claim: Claim) -> Result:
                 reference_version=gate.reference.version,
                 gate_documents=gate.num_documents,
                 audit_rate=request.runtime.audit_rate,
-                audited_documents=merger.counts.num_audited,
+                audited_documents=merged.counts.num_audited,
             ),
             verification=report.named(layout.stem).to_json(),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -255,13 +256,14 @@ def _merge(
         if not claim.held:
             claim.check()
         _collect(request, merger, unit)
-        if merger.counts.num_records >= EARLY_RECORDS:
+        if merger.merged.counts.num_records >= EARLY_RECORDS:
             _check_rejects(request, merger, total)
-    _check_rejects(request, merger, merger.source_bytes)
-    if not merger.counts.num_sequences:
+    _check_rejects(request, merger, merger.merged.source_bytes)
+    counts = merger.merged.counts
+    if not counts.num_sequences:
         raise SourceError(
-            f"the corpus {request.recipe.corpus} holds no document with text: {merger.counts.num_records:,} records, "
-            f"{merger.counts.num_empty:,} empty, {merger.counts.num_rejected:,} rejected; nothing was published"
+            f"the corpus {request.recipe.corpus} holds no document with text: {counts.num_records:,} records, "
+            f"{counts.num_empty:,} empty, {counts.num_rejected:,} rejected; nothing was published"
         )
 
 
@@ -289,13 +291,18 @@ def _gate(request: Request, supply: Supply, job: tokenize.Job, watcher: Watcher)
 def _in_order(
     request: Request, supply: Supply, job: tokenize.Job, merger: merge.Merger, watcher: Watcher
 ) -> Iterator[Unit]:
-    """Work the units that are not done; yields all in plan order, each as soon as it and all before it are done."""
+    """Work the units that are not done, and copy what the merger has to copy.
+
+    Yields those that are not merged yet in plan order, each as soon as it and all before it are done.
+    """
     work, workers, done = functools.partial(tokenize.run, job), request.runtime.workers, supply.done
     order: deque[tuple[int, Unit | None]] = deque()
 
     def todo() -> Iterator[Unit]:
+        num_merged = merger.merged.num_units
         for number, units in enumerate(supply):
-            order.extend((number, unit) for unit in units)
+            order.extend((number, unit) for unit in units[num_merged:])
+            num_merged = max(0, num_merged - len(units))
             order.append((number, None))
             yield from (unit for unit in units if unit.key not in done)
 
@@ -313,17 +320,36 @@ def _in_order(
     with Cluster(place, watcher, request.cluster.patience_seconds) as cluster:
         if request.recipe.limit is not None:
             yield from _limited(request, supply, work, merger, cluster, watcher)
-            return
-        told = Progress() if place.in_process else tell_workers(cluster, Progress(), watcher)
-        for unit in cluster.map(work, todo()):
-            done.add(unit.key)
-            _event(request.layout, "unit", unit=unit.key)
-            watcher(Progress(units=1))
-            if not place.in_process:  # nothing was reported from inside
-                watcher(_progress_of(request, unit))
-                told = tell_workers(cluster, told, watcher)
+        else:
+            told = Progress() if place.in_process else tell_workers(cluster, Progress(), watcher)
+            for unit in _beside_copies(cluster, merger, work, todo()):
+                done.add(unit.key)
+                _event(request.layout, "unit", unit=unit.key)
+                watcher(Progress(units=1))
+                if not place.in_process:  # nothing was reported from inside
+                    watcher(_progress_of(request, unit))
+                    told = tell_workers(cluster, told, watcher)
+                yield from ready()
             yield from ready()
-    yield from ready()
+        _copy_rest(cluster, merger)
+
+
+def _copy_rest(cluster: Cluster, merger: merge.Merger) -> None:
+    for item in cluster.map(copy, list(merger.take(last=True))):
+        merger.copied(item)
+
+
+def _beside_copies(
+    cluster: Cluster, merger: merge.Merger, work: Callable[[Unit, Any], None], units: Iterator[Unit]
+) -> Iterator[Unit]:
+    """`Cluster.map`, which does what the merger has to copy, too."""
+    for item in cluster.map(work, units):
+        if isinstance(item, Copy):
+            merger.copied(item)
+        else:
+            yield item
+        for each in merger.take():
+            cluster.add(copy, each)
 
 
 def _progress_of(request: Request, unit: Unit) -> Progress:
@@ -345,13 +371,13 @@ def _limited(
     left = request.recipe.limit
     for number, units in enumerate(supply):
         for unit in units:
-            limited = unit.model_copy(update={"limit": left})
+            limited = unit.limited(left)
             if not supply.is_whole(limited):
                 for _ in cluster.map(work, [limited]):
                     _event(request.layout, "unit", unit=limited.key)
             watcher(Progress(units=1))
             yield limited
-            left = request.recipe.limit - merger.counts.num_documents
+            left = request.recipe.limit - merger.merged.counts.num_documents
             if left <= 0:
                 break
         supply.used(number)
@@ -363,7 +389,7 @@ def _collect(request: Request, merger: merge.Merger, unit: Unit) -> None:
     manifest = tokenize.load_done(request.layout, unit.key, request.digest)
     if manifest is None:
         raise OutputError(f"the shard {request.layout.shard(unit.key)} disappeared while the run went on; run again")
-    merger.append(manifest, unit.num_bytes)
+    merger.append(unit, [manifest])
 
 
 EARLY_RECORDS = 10_000
@@ -376,10 +402,10 @@ def _check_rejects(request: Request, merger: merge.Merger, total_bytes: int) -> 
     How many records that is, is told by the records per byte so far: a terabyte is not read to its end to learn that
     its first tenth is broken.
     """
-    counts, share = merger.counts, request.runtime.max_rejects
+    counts, share = merger.merged.counts, request.runtime.max_rejects
     if request.recipe.limit is not None and counts.num_records < EARLY_RECORDS:
         return  # a first look says little about shares, and shows the rejects
-    expected = counts.num_records * (total_bytes / max(1, merger.source_bytes))
+    expected = counts.num_records * (total_bytes / max(1, merger.merged.source_bytes))
     if counts.num_rejected <= share * expected:
         return
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.rejects.items())

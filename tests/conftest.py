@@ -7,6 +7,7 @@ skip without it.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import fcntl
 import io
@@ -421,9 +422,17 @@ class InlineCluster:
         pass
 
     def map(self, function, items):
+        self.added = collections.deque()
         for item in items:
             function(item, lambda progress: None)
             yield item
+            while self.added:
+                other, added = self.added.popleft()
+                other(added, lambda progress: None)
+                yield added
+
+    def add(self, function, item):
+        self.added.append((function, item))
 
 
 @pytest.fixture

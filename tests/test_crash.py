@@ -78,21 +78,33 @@ def _check_visible(output: Path, whole: bytes) -> set[str]:
 
 
 def _check_units(work: Path) -> set[str]:
-    """Every unit with a manifest is whole: in its shard, or in the merged file behind all units before it."""
+    """Every unit that is noted is whole in the merged file, behind all units before it; every other in its shard."""
     done, position = set(), 0
-    merged = next(work.glob("merged-*/*.bin"), None)
+    for receipt in _receipts(work):
+        data = next(work.glob("merged-*/dataset/*.bin")).read_bytes()
+        for shard in receipt["shards"]:
+            files = shard["files"]
+            _check_data(data[position : position + files["bin_bytes"]], files, "bin")
+            position += files["bin_bytes"]
+        done.add(receipt["unit"])
     for path in sorted(work.glob("shards/*.json")):
-        files = json.loads(path.read_text())["files"]
-        if path.with_suffix(".bin").exists():
-            _check_pair(path.with_suffix(""), files)
-        else:
-            assert merged is not None
-            data = merged.read_bytes()[position : position + files["bin_bytes"]]
-            _check_data(data, files, "bin")
-            _check_data(path.with_suffix(".idx").read_bytes(), files, "idx")
-        position += files["bin_bytes"]
-        done.add(path.stem)
+        if path.stem not in done:
+            _check_pair(path.with_suffix(""), json.loads(path.read_text())["files"])
+            done.add(path.stem)
     return done
+
+
+def _receipts(work: Path) -> list[dict[str, Any]]:
+    """The units of a run that are merged for good; the last line may be being written."""
+    path = work / "merged" / "receipts.jsonl"
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _done(output: Path) -> dict[str, int]:
+    """The units that are done, each with what its place tells: when its shard was made, or that it is merged."""
+    done = {path.stem: path.stat().st_mtime_ns for path in output.glob("work/*/shards/*.json")}
+    return done | {receipt["unit"]: 0 for work in output.glob("work/*") for receipt in _receipts(work)}
 
 
 def _check_pair(prefix: Path, files: dict[str, Any]) -> None:
@@ -110,7 +122,7 @@ def _check_file(path: Path, whole: bytes) -> None:
         lines = [path.read_text()] if path.suffix == ".json" else path.read_text().splitlines()
         for line in lines:
             json.loads(line)
-    elif path.suffix == ".bin":
+    elif path.parent.name == "shards" and path.suffix == ".bin":
         assert path.read_bytes() in whole
 
 
@@ -208,15 +220,15 @@ class Job:
             number = here + draw.randint(0, max(1, (self.num_units - here) // 3))
             return lambda: _num_done(output) >= number
         pattern = {
-            "merged": "work/*/merged-*/*.idx",
-            "manifest": "work/*/merged-*/manifest.json*",
+            "merged": "work/*/merged-*/dataset/*.idx",
+            "manifest": "work/*/merged-*/dataset/manifest.json*",
             "dataset": self.dataset,
         }[kind]
         return lambda: any(True for _ in output.glob(pattern))
 
 
 def _num_done(output: Path) -> int:
-    return sum(1 for _ in output.glob("work/*/shards/*.json"))
+    return len(_done(output))
 
 
 def _wait(process: subprocess.Popen[str], happened) -> bool:
@@ -242,7 +254,7 @@ def _kill_again_and_again(job: Job, folder: Path, seed: int, num_kills: int, *ex
     output = folder / "out0"
     here = 0
     while len(kills) < num_kills:
-        before = {path.stem: path.stat().st_mtime_ns for path in output.glob("work/*/shards/*.json")}
+        before = _done(output)
         num_events = len(_events(output))
         process = job.start(output, *extra)
         try:
@@ -266,7 +278,7 @@ def _kill_again_and_again(job: Job, folder: Path, seed: int, num_kills: int, *ex
 
 
 def _resume_to_the_end(job: Job, output: Path, *extra: str) -> None:
-    before = {path.stem: path.stat().st_mtime_ns for path in output.glob("work/*/shards/*.json")}
+    before = _done(output)
     num_events = len(_events(output))
     published = (output / job.dataset).exists()
     job.finish(output, *extra)
@@ -519,8 +531,9 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture
 def small_flushes(monkeypatch):
-    """Flush the merged file at every shard, as a large dataset does: fdatasync and removals are among the calls."""
-    monkeypatch.setattr("dataprep.stages.merge.FLUSH_BYTES", 1)
+    """Every shard is merged for good while others are worked, as with a large dataset, and in several ranges."""
+    monkeypatch.setattr("dataprep.stages.merge.FLUSH_BYTES", 512)
+    monkeypatch.setattr("dataprep.stages.merge.MAX_WAITING", 1)
 
 
 def _fail_at_every_call(tiny, folder: Path, names: tuple[str, ...], error: int, lasting: bool) -> list[str]:

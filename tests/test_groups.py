@@ -13,7 +13,6 @@ import dataprep
 from dataprep.errors import SourceError
 from dataprep.inspection.excerpts import document
 from dataprep.planning import resolve
-from dataprep.stages.merge import Merger
 
 N = 7
 
@@ -133,13 +132,13 @@ def test_a_document_is_led_back_to_the_rows_it_was_joined_from(tmp_path):
 
 
 def test_an_interrupted_run_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypatch):
-    def fail(merger):
+    def fail(*_):
         raise SourceError("stopped")
 
     path, _ = corpus
     whole = _run(path, tmp_path / "whole", rows=4)
     with monkeypatch.context() as patched:
-        patched.setattr(Merger, "finish", fail)
+        patched.setattr("dataprep.runner._copy_rest", fail)
         with pytest.raises(SourceError, match="stopped"):
             _run(path, tmp_path / "out", "runtime.unit_bytes=1", rows=4)
     units = sorted((tmp_path / "out").glob("work/*/shards/*.json"))

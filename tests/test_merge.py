@@ -16,13 +16,15 @@ import pytest
 
 import dataprep
 from dataprep import planning, runner
+from dataprep.copies import copy
 from dataprep.errors import OutputError
 from dataprep.indexed import IndexedDataset, IndexWriter, bin_path, idx_path
+from dataprep.journal import Merged
 from dataprep.layout import Layout
-from dataprep.manifest import Counts, PairFiles, UnitManifest
+from dataprep.manifest import Counts, PairFiles, Slice, SliceRows, Unit, UnitManifest
 from dataprep.outputs import status
 from dataprep.stages import merge
-from dataprep.storage import AtomicFile
+from dataprep.storage import MARK, AtomicFile
 from dataprep.watcher import Silent
 
 SETTINGS = ("runtime.workers=2", "runtime.unit_bytes=10000", "runtime.max_rejects=1")
@@ -77,12 +79,23 @@ def _die(*_: Any) -> None:
     raise OutputError("power failure")
 
 
-def _stop(corpus: Path, output: Path, name: str = "finish", **options: Any) -> list[str]:
+def _stop(corpus: Path, output: Path, name: str = "runner._copy_rest", **options: Any) -> list[str]:
     """A run that dies before it publishes, all its units done; returns their keys in plan order."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merge.Merger, name, _die)
+        patch.setattr(f"dataprep.{name}", _die)
         with pytest.raises(OutputError, match="power failure"):
             _run(corpus, output, **options)
+    return [receipt["unit"] for receipt in _receipts(output)] + _left(output)
+
+
+def _receipts(output: Path) -> list[dict[str, Any]]:
+    """What is merged for good."""
+    paths = output.glob("work/*/merged-*/receipts.jsonl")
+    return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+
+def _left(output: Path) -> list[str]:
+    """Units that are still shards, in plan order."""
     return sorted(path.stem for path in output.glob("work/*/shards/*.json"))
 
 
@@ -93,26 +106,27 @@ def _units(output: Path) -> list[str]:
     return [value["unit"] for value in lines if value["event"] == "unit"]
 
 
-def _manifest(output: Path, key: str) -> dict[str, Any]:
-    (path,) = output.glob(f"work/*/shards/{key}.json")
-    return json.loads(path.read_text())
+def _ends(output: Path) -> list[int]:
+    """Where the units that are merged for good end in the merged file."""
+    sizes = [sum(shard["files"]["bin_bytes"] for shard in receipt["shards"]) for receipt in _receipts(output)]
+    return np.cumsum(sizes).tolist()
 
 
 def _merged(output: Path) -> Path:
-    (path,) = output.glob("work/*/merged-*/*.bin")
+    (path,) = output.glob("work/*/merged-*/dataset/*.bin")
     return path
 
 
 # --- what lies on disk
 
 
-def test_the_disk_holds_the_output_once(corpus, tmp_path, monkeypatch):
-    """Shards that are not merged yet, and the merged file, and until the next flush the shards that are in it."""
+def test_the_disk_holds_the_output_once(inline_cluster, corpus, tmp_path, monkeypatch):
+    """The merged file, and the shards that wait for a range to be full, or to be copied."""
     output, sizes, append = tmp_path / "out", [], merge.Merger.append
 
     def measured(self, *args):
         append(self, *args)
-        sizes.append(sum(path.stat().st_size for path in output.glob("work/*/*/*.bin")))
+        sizes.append(sum(path.stat().st_size for path in output.glob("work/*/**/*.bin")))
 
     monkeypatch.setattr(merge.Merger, "append", measured)
     result = _run(corpus, output)
@@ -122,27 +136,38 @@ def test_the_disk_holds_the_output_once(corpus, tmp_path, monkeypatch):
     assert max(sizes) <= size + FLUSH_BYTES + largest < 1.3 * size
 
 
-def test_a_shard_goes_only_after_what_is_merged_of_it_is_synced(inline_cluster, corpus, tmp_path, monkeypatch):
-    output, synced, gone = tmp_path / "out", [0], []
+def test_a_shard_goes_only_after_it_is_durable_and_noted(inline_cluster, corpus, tmp_path, monkeypatch):
+    output, log = tmp_path / "out", []
     fdatasync, unlink = os.fdatasync, os.unlink
 
     def sync(fd: int) -> None:
         fdatasync(fd)
-        synced.append(os.fstat(fd).st_size)
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        log.append((path.suffix, path.read_bytes()))
 
     def remove(path, **options) -> None:
-        if str(path).endswith(".bin") and Path(path).parent.name == "shards":
-            gone.append((Path(path).stem, synced[-1]))
+        if Path(path).parent.name == "shards" and MARK not in str(path):
+            log.append(("gone", Path(path).name))
         unlink(path, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fdatasync", sync)
         patch.setattr(os, "unlink", remove)
         keys = _stop(corpus, output)
-    ends = dict(zip(keys, np.cumsum([_manifest(output, key)["files"]["bin_bytes"] for key in keys]), strict=True))
-    assert [key for key, _ in gone] == keys[: len(gone)]
+    ends, data, noted, gone = dict(zip(keys, _ends(output), strict=False)), b"", [], set()
+    for what, value in log:
+        if what == "gone":
+            key = value.partition(".")[0]
+            gone.add(key)
+            assert key in noted
+        elif what == ".jsonl":
+            noted = [json.loads(line)["unit"] for line in value.splitlines() if b'"shards"' in line]
+            assert all(ends[key] <= len(data) for key in noted)
+        elif what == ".bin":
+            data = value
+    assert sorted(gone) == keys[: len(gone)]
     assert len(keys) - 6 < len(gone) < len(keys)
-    assert all(ends[key] <= end for key, end in gone)
+    assert {path.name.partition(".")[0] for path in output.glob("work/*/shards/*")} == set(keys[len(gone) :])
 
 
 def test_a_work_folder_on_another_disk_is_said_at_once(corpus, tmp_path, mounted):
@@ -157,39 +182,43 @@ def test_a_work_folder_on_another_disk_is_said_at_once(corpus, tmp_path, mounted
 
 def test_what_is_merged_is_neither_done_nor_copied_again(corpus, tmp_path, expected, monkeypatch):
     output = tmp_path / "out"
-    keys = _stop(corpus, output)
+    keys = _stop(corpus, output, "stages.merge.Merger.finish")
     (entry,) = status(output)
     assert (entry["units_done"], entry["units"]) == (len(keys), len(keys))
-    assert len(list(output.glob("work/*/shards/*.bin"))) < 6
-    monkeypatch.setattr(merge.Merger, "_copy", _die)
+    assert not list(output.glob("work/*/shards/*"))
+    monkeypatch.setattr(runner, "copy", _die)
     result = _run(corpus, output)
     assert sorted(_units(output)) == keys
     assert _digests(result) == expected
     assert not list(output.glob("work/*/merged*"))
 
 
-def test_runs_that_die_again_and_again_copy_each_shard_once(inline_cluster, corpus, tmp_path, expected, monkeypatch):
-    output, copied, copy = tmp_path / "out", [], merge.Merger._copy
+def test_runs_that_die_again_and_again_copy_what_they_have_to_once(
+    inline_cluster, corpus, tmp_path, expected, monkeypatch
+):
+    """But for the unit whose copy they die in."""
+    output, copied, copy = tmp_path / "out", [], runner.copy
 
-    def once(self, source, num_bytes):
-        if copied and len(copied) % 10 == 0 and copied[-1] != "died":
-            copied.append("died")
+    def once(item, report):
+        copied.append(0)
+        if len(copied) % 4 == 0:
             raise OutputError("power failure")
-        copy(self, source, num_bytes)
-        copied.append(source.stem)
+        copy(item, report)
+        copied[-1] = item.stop - item.start
 
-    monkeypatch.setattr(merge.Merger, "_copy", once)
+    monkeypatch.setattr(runner, "copy", once)
     for _ in range(30):
         try:
             result = _run(corpus, output)
             break
         except OutputError:
             continue
-    assert copied.count("died") > 1
-    copied = [key for key in copied if key != "died"]
+    num_deaths = copied.count(0)
     (entry,) = status(output)
-    assert len(copied) == entry["units"]
-    assert copied == sorted(set(copied))
+    size = Path(f"{result.prefix}.bin").stat().st_size
+    assert num_deaths > 1
+    assert size <= sum(copied) <= size + num_deaths * (2 * size // entry["units"])
+    assert len(_units(output)) == entry["units"]
     assert _digests(result) == expected
 
 
@@ -213,37 +242,64 @@ def test_a_damaged_merged_file_is_taken_up_to_the_damage(inline_cluster, corpus,
     """And a unit behind it whose shard is gone is done again."""
     output = tmp_path / "out"
     keys = _stop(corpus, output)
-    ends = np.cumsum([_manifest(output, key)["files"]["bin_bytes"] for key in keys]).tolist()
-    left = {path.stem for path in output.glob("work/*/shards/*.bin")}
+    ends, left = _ends(output), _left(output)
     damage(_merged(output), ends[4], ends[5])
     result = _run(corpus, output)
     assert sorted(_units(output)[len(keys) :]) == [key for key in keys[5:] if key not in left]
     assert _digests(result) == expected
 
 
-@pytest.mark.parametrize(
-    ("suffix", "damage"),
-    [
-        ("json", "empty"),
-        ("idx", "zero"),
-        pytest.param("json", "remove", marks=pytest.mark.slow),
-        pytest.param("idx", "remove", marks=pytest.mark.slow),
-    ],
-)
-def test_a_unit_that_a_power_failure_left_hollow_beside_the_merged_file(
-    inline_cluster, corpus, tmp_path, expected, suffix, damage
+@pytest.mark.parametrize("damage", [_flip, _zero, pytest.param(_cut, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["merged-*/lengths", "rejects/rejects.jsonl", "merged-*/receipts.jsonl"])
+def test_what_is_merged_is_taken_as_far_as_all_files_bear_it_out(
+    inline_cluster, corpus, tmp_path, expected, name, damage
 ):
     output = tmp_path / "out"
     keys = _stop(corpus, output)
-    left = {path.stem for path in output.glob("work/*/shards/*.bin")}
-    (path,) = output.glob(f"work/*/shards/{keys[5]}.{suffix}")
-    size = 0 if damage == "empty" else path.stat().st_size
-    path.unlink()
-    if damage != "remove":
-        path.write_bytes(bytes(size))
+    receipts, left = _receipts(output), _left(output)
+    (path,) = output.glob(f"work/*/{name}")
+    sizes = {
+        "merged-*/lengths": [4 * shard["counts"]["num_documents"] for each in receipts for shard in each["shards"]],
+        "rejects/rejects.jsonl": [each["rejects"][0] for each in receipts],
+        "merged-*/receipts.jsonl": [len(line) for line in path.read_bytes().splitlines(keepends=True)],
+    }[name]
+    ends = np.cumsum(sizes).tolist()
+    number = next(i for i in range(5, len(sizes)) if sizes[i])
+    damage(path, ends[number - 1], ends[number - 1] + 2 if damage == _flip else ends[number])
     result = _run(corpus, output)
-    assert sorted(_units(output)[len(keys) :]) == [key for key in keys[5:] if key not in left]
+    assert sorted(_units(output)[len(keys) :]) == [key for key in keys[number:] if key not in left]
     assert _digests(result) == expected
+
+
+@pytest.mark.parametrize("name", ["merged-*/lengths", "merged-*/receipts.jsonl", "merged-*/dataset", "merged-*"])
+def test_what_is_merged_and_misses_a_part_is_not_taken(inline_cluster, corpus, tmp_path, expected, name):
+    output = tmp_path / "out"
+    keys = _stop(corpus, output)
+    left = _left(output)
+    (path,) = output.glob(f"work/*/{name}")
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    result = _run(corpus, output)
+    assert _units(output)[len(keys) :] == [key for key in keys if key not in left]
+    assert _digests(result) == expected
+
+
+def test_a_journal_of_another_run_is_not_taken(inline_cluster, corpus, tmp_path, right, expected):
+    """Of other units, of another recipe, of lines that are no receipts."""
+    output = tmp_path / "out"
+    keys = _stop(corpus, output)
+    (path,) = output.glob("work/*/merged-*/receipts.jsonl")
+    first, second, *rest = path.read_text().splitlines()
+    other = second.replace(right.manifest.recipe_digest, "0" * 64)
+    assert other != second
+    for lines in ([second, *rest], [first, other, *rest], [first, "{}", second], [first, "[1]"], [first, "\0" * 99]):
+        folder = tmp_path / f"out{len(lines)}{hash(tuple(lines))}"
+        shutil.copytree(output, folder)
+        (path,) = folder.glob("work/*/merged-*/receipts.jsonl")
+        path.write_text("\n".join(lines) + "\n")
+        num_units, left = len(_units(folder)), _left(folder)
+        assert _digests(_run(corpus, folder)) == expected
+        taken = 1 if lines[0] == first else 0
+        assert _units(folder)[num_units:] == [key for key in keys[taken:] if key not in left]
 
 
 def test_a_merged_file_that_is_too_long(inline_cluster, corpus, tmp_path, expected):
@@ -253,16 +309,6 @@ def test_a_merged_file_that_is_too_long(inline_cluster, corpus, tmp_path, expect
         file.write(b"more")
     result = _run(corpus, output)
     assert _units(output) == keys
-    assert _digests(result) == expected
-
-
-def test_a_merged_file_that_is_gone(inline_cluster, corpus, tmp_path, expected):
-    output = tmp_path / "out"
-    keys = _stop(corpus, output)
-    left = {path.stem for path in output.glob("work/*/shards/*.bin")}
-    shutil.rmtree(_merged(output).parent)
-    result = _run(corpus, output)
-    assert _units(output)[len(keys) :] == [key for key in keys if key not in left]
     assert _digests(result) == expected
 
 
@@ -291,12 +337,15 @@ def test_what_another_engine_made_is_not_taken_and_what_the_reference_made_is(
 ):
     output = tmp_path / "out"
     keys = _stop(corpus, output)
-    left = {path.stem for path in output.glob("work/*/shards/*.bin")}
-    engine = right.manifest.engine
+    left, engine = _left(output), right.manifest.engine
+    label = f"{engine.reference} {engine.reference_version}"
     for path in output.glob("work/*/shards/*.json"):
-        if path.stem not in keys[5:8]:
-            label = f"{engine.reference} {engine.reference_version}"
-            path.write_text(json.dumps({**json.loads(path.read_text()), "engine": label}))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "engine": label}))
+    receipts = _receipts(output)
+    for receipt in receipts[:5] + receipts[8:]:
+        receipt["shards"][0]["engine"] = label
+    (path,) = output.glob("work/*/merged-*/receipts.jsonl")
+    path.write_text("".join(json.dumps(receipt) + "\n" for receipt in receipts))
     result = _run(corpus, output, "runtime.engine=reference")
     assert sorted(_units(output)[len(keys) :]) == [key for key in keys[5:] if key not in left]
     assert _digests(result) == expected
@@ -311,7 +360,7 @@ def test_a_plan_that_is_lost_and_cut_otherwise(inline_cluster, corpus, tmp_path,
 
 def test_a_limit_keeps_its_shards_and_goes_on_with_them(inline_cluster, corpus, tmp_path):
     output = tmp_path / "out"
-    keys = _stop(corpus, output, limit=300)
+    keys = _stop(corpus, output, "stages.merge.Merger.finish", limit=300)
     assert _merged(output).stat().st_size > 2 * FLUSH_BYTES
     assert sorted(path.stem for path in output.glob("work/*/shards/*.bin")) == keys
     result = _run(corpus, output, limit=300)
@@ -327,45 +376,59 @@ def test_merging_passes_the_32_bit_boundaries(workspace, monkeypatch):
     """Shards of 1.5 GiB each, sparse; the copy makes holes as well."""
 
     def holes(source: int, target: int, start: int, stop: int) -> None:
-        os.ftruncate(target, os.lseek(target, stop - start, os.SEEK_CUR))
+        os.lseek(target, stop - start, os.SEEK_CUR)
 
-    monkeypatch.setattr(merge, "copy_range", holes)
+    monkeypatch.setattr("dataprep.copies.copy_range", holes)
+    monkeypatch.setattr(merge, "FLUSH_BYTES", 64 << 20)
     layout = Layout.of(workspace, "c", "t", "0" * 64)
     layout.shards.mkdir(parents=True)
     number = 3 * 2**27  # tokens of a shard
-    parts = []
-    for i in range(4):
-        index = IndexWriter(workspace)
-        index.add(np.array([number - 1, 1], np.int64))
-        with AtomicFile(idx_path(layout.shard(f"{i}"))) as file:
-            index.write(file, "int32")
-        index.close()
-        with bin_path(layout.shard(f"{i}")).open("wb") as file:
-            file.truncate(4 * number)
-        files = PairFiles(bin_bytes=4 * number, bin_checksum=f"{i}", idx_bytes=0, idx_checksum="")
-        parts.append(
-            UnitManifest(
-                unit=f"{i}",
-                recipe_digest="",
-                dtype="int32",
-                counts=Counts(num_documents=2),
-                slices=(),
-                files=files,
-                engine="",
-                wall_seconds=0,
-                cpu_seconds=0,
-            )
-        )
-    with merge.Merger(layout, SimpleNamespace(dtype="int32", limit=None, writes_empty_sequences=False), 0) as merger:
-        for part in parts:
-            merger.append(part, 1)
+    checksums = [f"xxh3_128:{i:032x}" for i in range(4)]
+    merged = Merged()
+    ranges = []
+    with merge.Merger(
+        layout, SimpleNamespace(dtype="int32", limit=None, writes_empty_sequences=False), merged
+    ) as merger:
+        for i in range(4):
+            unit = Unit(group=i, index=0, slices=(Slice(file=i, start=0, stop=1, num_bytes=1),))
+            merger.append(unit, [_sparse_shard(layout, unit, number, checksums[i])])
+            for each in [*merger.take(), *merger.take(last=i == 3)]:
+                copy(each, lambda _: None)
+                merger.copied(each)
+                ranges.append((each.start, each.stop))
         merger.finish()
-    assert merger.num_bytes == 6 * 2**30
-    assert merger.parts == [(4 * number * (i + 1), f"{i}") for i in range(4)]
-    merged = IndexedDataset(layout.merged_prefix)
-    assert merged.num_tokens == 4 * number
-    assert not list(layout.shards.glob("*.bin"))
+    assert merged.num_bytes == 6 * 2**30
+    assert list(merged.parts) == [(4 * number * (i + 1), checksums[i]) for i in range(4)]
+    assert [span.first_document for span in merged.spans()] == [0, 2, 4, 6]
+    assert [stop for _, stop in ranges] == list(range(64 << 20, 6 * 2**30 + 1, 64 << 20))
+    pair = IndexedDataset(layout.merged_prefix)
+    assert pair.num_tokens == 4 * number
+    assert not list(layout.shards.iterdir())
     pointers = [4 * (i * number + j) for i in range(4) for j in (0, number - 1)]
-    assert merged.sequence_pointers.tolist() == pointers
+    assert pair.sequence_pointers.tolist() == pointers
     assert max(pointers) > 2**32
     assert dataprep.verify(layout.merged_prefix, "index").ok
+
+
+def _sparse_shard(layout: Layout, unit: Unit, num_tokens: int, checksum: str) -> UnitManifest:
+    """A shard of two documents, the second of one token."""
+    index = IndexWriter(layout.shards)
+    index.add(np.array([num_tokens - 1, 1], np.int64))
+    with AtomicFile(idx_path(layout.shard(unit.key))) as file:
+        index.write(file, "int32")
+    index.close()
+    with bin_path(layout.shard(unit.key)).open("wb") as file:
+        file.truncate(4 * num_tokens)
+    part = unit.slices[0]
+    rows = SliceRows(file=part.file, start=0, stop=1, num_records=2, num_documents=2, num_lines=2)
+    return UnitManifest(
+        unit=unit.key,
+        recipe_digest="",
+        dtype="int32",
+        counts=Counts(num_documents=2),
+        slices=(rows,),
+        files=PairFiles(bin_bytes=4 * num_tokens, bin_checksum=checksum, idx_bytes=0, idx_checksum=""),
+        engine="",
+        wall_seconds=0,
+        cpu_seconds=0,
+    )

@@ -204,19 +204,19 @@ def test_audit_is_on_by_default_and_begins_with_the_first_document_of_every_unit
     assert not list((tmp_path / "out").rglob("manifest.json"))
 
 
-@pytest.mark.parametrize("flush", [1, 256 << 20], ids=["merged", "shards"])
+@pytest.mark.parametrize("waiting", [1, 1000], ids=["merged", "shards"])
 def test_what_a_wrong_engine_made_before_the_audit_found_it_is_not_used_again(
-    bpe, make_wrong, write_texts, tmp_path, monkeypatch, flush
+    inline_cluster, bpe, make_wrong, write_texts, tmp_path, monkeypatch, waiting
 ):
     """As the message says: the same run with the reference. Units that passed the audit by luck must not go into it."""
-    monkeypatch.setattr("dataprep.stages.merge.FLUSH_BYTES", flush)
+    monkeypatch.setattr("dataprep.stages.merge.MAX_WAITING", waiting)
     a = write_texts([*[FILLER] * 100, f"{MARKER} {FILLER}"], "a.jsonl")
     b = write_texts([f"{MARKER} {FILLER}", FILLER], "b.jsonl")
     corpus, settings = [str(a), str(b)], [f"runtime.unit_bytes={a.stat().st_size}", "runtime.workers=1"]
     make_wrong(lambda text: MARKER in text)
     with pytest.raises(EncodeError, match=r"^b\.jsonl, record 1 of unit 000001-"):
         dataprep.run(corpus, str(bpe.path), tmp_path / "out", settings=settings)
-    assert len(list(tmp_path.glob("out/work/*/shards/*.bin"))) == (0 if flush == 1 else 1)
+    assert len(list(tmp_path.glob("out/work/*/shards/*.bin"))) == (0 if waiting == 1 else 1)
     reference = [*settings, "runtime.engine=reference"]
     result = dataprep.run(corpus, str(bpe.path), tmp_path / "out", settings=reference)
     right = dataprep.run(corpus, str(bpe.path), tmp_path / "right", settings=reference)

@@ -13,7 +13,6 @@ from dataprep import parity
 from dataprep.errors import SourceError, SpecError
 from dataprep.outputs import status
 from dataprep.planning import resolve
-from dataprep.stages.merge import Merger
 from dataprep.units import MAX_SLICES, cut_units
 
 
@@ -32,11 +31,11 @@ def read(result):
 
 
 def test_an_interrupted_run_goes_on_after_its_input_moved(corpus, tmp_path, monkeypatch):
-    def fail(merger):
+    def fail(*_):
         raise SourceError("stopped")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Merger, "finish", fail)
+        patched.setattr("dataprep.runner._copy_rest", fail)
         with pytest.raises(SourceError, match="stopped"):
             dataprep.run(str(corpus), "sample", tmp_path / "out", settings=["runtime.unit_bytes=2000"])
     (entry,) = status(tmp_path / "out")

@@ -19,7 +19,7 @@ import pytest
 from dataprep import planning, runner, supply
 from dataprep.errors import OutputError, SourceError
 from dataprep.outputs import status
-from dataprep.stages import merge, tokenize
+from dataprep.stages import tokenize
 from dataprep.supply import Supply
 from dataprep.watcher import Silent
 
@@ -64,13 +64,13 @@ def _events(output: Path, event: str) -> list[dict[str, Any]]:
 
 
 def _stop_before_publishing(corpus: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """A run that does every unit and dies; returns the manifests of the units."""
+    """A run that does every unit and dies before it merges them; returns the manifests of the units."""
 
-    def die(self: merge.Merger) -> None:
+    def die(*_: Any) -> None:
         raise OutputError("power failure")
 
     with monkeypatch.context() as patch:
-        patch.setattr(merge.Merger, "finish", die)
+        patch.setattr(runner, "_copy_rest", die)
         with pytest.raises(OutputError, match="power failure"):
             _run(corpus, output)
     return sorted(output.glob("work/*/shards/*.json"))

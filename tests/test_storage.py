@@ -52,9 +52,13 @@ def test_layout_names_everything_below_the_output(tmp_path):
     assert layout.prefix == tmp_path / "fineweb-gpt2-01234567" / "fineweb_text_document"
     assert layout.manifest == tmp_path / "fineweb-gpt2-01234567" / "manifest.json"
     assert layout.link == tmp_path / "fineweb-gpt2"
-    assert layout.merged_prefix == layout.merged / layout.prefix.name
+    assert layout.merged_prefix == layout.staged / layout.prefix.name
     for path in (
         layout.merged,
+        layout.staged,
+        layout.receipts,
+        layout.lengths,
+        layout.all_rejects,
         layout.recipe,
         layout.plan,
         layout.claim,

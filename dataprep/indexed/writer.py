@@ -6,7 +6,7 @@ import contextlib
 import os
 import tempfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import IO, TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
@@ -56,17 +56,22 @@ def write_index(
 
 
 class IndexWriter:
-    """Collects document lengths in an unnamed scratch file and writes the ``.idx`` from them.
+    """Collects document lengths in a scratch file and writes the ``.idx`` from them.
 
     Args:
-        folder: where the scratch file goes; it never has a name and vanishes with the process.
+        folder: where the scratch file goes.
         empty_sequences: a document without tokens is a sequence without tokens, not a boundary without a sequence.
+        name: of the scratch file, which outlives the process then, for `move` to go on with; None: it never has a name
+            and vanishes with the process.
     """
 
-    def __init__(self, folder: Path, empty_sequences: bool = False) -> None:
+    def __init__(self, folder: Path, empty_sequences: bool = False, name: str | None = None) -> None:
         self._shortest = 0 if empty_sequences else 1
         with explain(folder, "create a scratch file in"):
-            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+            if name is None:
+                self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+            else:
+                self._file = open(os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)  # noqa: SIM115
         self._folder = folder
         self.num_documents = 0
         self.num_sequences = 0
@@ -91,10 +96,13 @@ class IndexWriter:
         for start in range(0, index.num_documents, CHUNK):
             self.add(index.document_lengths(start, min(start + CHUNK, index.num_documents)))
 
-    def truncate(self, num_documents: int, num_sequences: int, num_tokens: int) -> None:
-        """Forget all documents but the first; the counts are what they were then."""
-        with explain(self._folder, "cut a scratch file in"):
-            os.ftruncate(self._file.fileno(), 4 * num_documents)
+    def move(self, num_documents: int, num_sequences: int, num_tokens: int) -> None:
+        """Go on behind the first so many documents; the counts are what they were then.
+
+        What the file holds behind them stays, and is written over: nothing that may still have it open is to find
+        itself behind its end.
+        """
+        with explain(self._folder, "go back in a scratch file in"):
             self._file.seek(4 * num_documents)
         self.num_documents, self.num_sequences, self.num_tokens = num_documents, num_sequences, num_tokens
 
@@ -120,6 +128,11 @@ class IndexWriter:
             ends: Offsets = np.cumsum(lengths >= self._shortest, dtype=np.int64) + sequence
             yield ends
             sequence = int(ends[-1])
+
+    def sync(self) -> None:
+        """Make a named scratch file durable."""
+        with explain(self._folder, "write a scratch file in"):
+            os.fdatasync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
@@ -165,7 +178,7 @@ class IndexedWriter:
     def undo(self, mark: Mark) -> None:
         """Forget what was appended since the mark."""
         self.bin.undo(mark.bin)
-        self.index.truncate(*mark.counts)
+        self.index.move(*mark.counts)
 
     def commit(self) -> AtomicFile:
         """Give both files their names, the ``.idx`` last; returns the closed ``.idx`` for its size and checksum."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -42,7 +43,7 @@ class Unit(Model):
     slices: tuple[Slice, ...]
     limit: int | None = None
 
-    @property
+    @cached_property
     def key(self) -> str:
         content = json.dumps([[s.file, s.start, s.stop] for s in self.slices] + [self.limit])
         return f"{self.group:06d}-{self.index:05d}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
@@ -50,6 +51,10 @@ class Unit(Model):
     @property
     def num_bytes(self) -> int:
         return sum(part.num_bytes for part in self.slices)
+
+    def limited(self, limit: int) -> Self:
+        """The same unit, of at most so many documents; not by `model_copy`, which would copy the key."""
+        return type(self)(group=self.group, index=self.index, slices=self.slices, limit=limit)
 
 
 class Counts(Model):
@@ -85,12 +90,14 @@ class Counts(Model):
 
     def __add__(self, other: Counts) -> Counts:
         values: dict[str, Any] = {}
-        for name in type(self).model_fields:
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if isinstance(mine, dict):
+        for name, mine in self.__dict__.items():
+            theirs = getattr(other, name)
+            if not isinstance(mine, dict):
+                values[name] = mine + theirs
+            elif theirs:
                 values[name] = {key: mine.get(key, 0) + theirs.get(key, 0) for key in sorted(mine | theirs)}
             else:
-                values[name] = mine + theirs
+                values[name] = mine
         return Counts.model_construct(**values)
 
 

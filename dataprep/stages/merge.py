@@ -1,11 +1,15 @@
-"""Shards -> one pair: each shard is appended as soon as its turn comes, while later units are still worked.
+"""Shards -> one pair: each unit has its place as soon as all before it are done, while later ones are still worked.
 
-    shard .bin   -> merged .bin    copied in the kernel; every 256 MiB synced, and only then are the shards removed
-    shard .idx   -> lengths        kept, with manifest and rejects, until the dataset is published
-    rejects      -> rejects        with rows and lines that count from the start of their file
+    shard .bin   -> .bin      copied in ranges by `copies.copy`, wherever units are worked, each made durable there
+    shard .idx   -> lengths   read by the driver, and written behind one another
+    rejects      -> rejects   with rows and lines that count from the start of their file
 
-Order is the plan's, so the result does not depend on which unit was done first, and what is merged is always the
-first so many units: the next run finds by their checksums how many (`supply`), and goes on behind them.
+    num_bytes        all units so far have their places in the .bin
+      | take         ranges that are to be copied
+    copied           all ranges up to here are durable: their units go into the journal, and then their shards go
+
+Order is the plan's, so the result does not depend on which unit was done first, and what is merged for good is always
+the first so many units: the next run finds them by the journal and the checksums in it, and goes on behind them.
 """
 
 from __future__ import annotations
@@ -13,173 +17,255 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
+from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
+from dataprep import journal
+from dataprep.copies import Copy
 from dataprep.errors import OutputError
 from dataprep.indexed import Index, IndexWriter, bin_path, idx_path
-from dataprep.manifest import Counts, Span
-from dataprep.storage import AtomicFile, copy_range, explain, make_folder, sync_folder
+from dataprep.storage import AtomicFile, checksum, explain, make_folder, sync_folder, write_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import numpy as np
     import numpy.typing as npt
 
+    from dataprep.journal import Merged
     from dataprep.layout import Layout
-    from dataprep.manifest import UnitManifest
+    from dataprep.manifest import Unit, UnitManifest
     from dataprep.specs import Recipe
 
-FLUSH_BYTES = 256 << 20
-"""Sync after this much: the fsync at the end finds little left to do, and shards go while the rest is worked."""
+FLUSH_BYTES = 64 << 20
+"""Ranges that are copied begin and end at multiples of this, which is itself one of any page and stripe: about what
+two workers make in a second."""
+
+MAX_WAITING = 1000
+"""Units that wait for a range to be full, and their shards with them; so many are copied without."""
 
 
 class Merger:
-    """Builds the pair in `Layout.merged`. Use as a context manager.
+    """Builds the pair in `Layout.staged`. Use as a context manager.
+
+    Nothing is cut before the end: a writer that lost its claim, and does not know yet, may have the same files open,
+    and writes the same bytes to the same places.
 
     Args:
         layout: where it and the shards lie.
         recipe: what it is made by.
-        num_kept: bytes at the start of the ``.bin`` of an earlier run that are the shards of the first units; what is
-            behind them goes.
+        merged: what an earlier run merged, see `journal.resume`; becomes the sum of all units so far.
+        fence: called before anything is removed or cut; raises if another has taken over.
 
     Attributes:
-        num_bytes: of the ``.bin`` so far.
-        counts: of all units so far.
-        spans: provenance of all units so far.
-        parts: end of each shard in the ``.bin``, in bytes, with its checksum.
-        source_bytes: what there was to read for the units so far.
+        merged: all units so far.
         first_reject: where the first rejected record stood, and why it was rejected; for a message.
     """
 
-    def __init__(self, layout: Layout, recipe: Recipe, num_kept: int) -> None:
-        self._layout = layout
-        self._recipe = recipe
-        self._num_kept = num_kept
-        self._path = bin_path(layout.merged_prefix)
-        self._unsynced: list[str] = []
-        self._flushed = 0
-        self._ends: dict[int, tuple[int, int]] = {}
-        self.num_bytes = 0
-        self.counts = Counts()
-        self.spans: list[Span] = []
-        self.parts: list[tuple[int, str]] = []
-        self.source_bytes = 0
+    def __init__(
+        self, layout: Layout, recipe: Recipe, merged: Merged, fence: Callable[[], None] = lambda: None
+    ) -> None:
+        self._layout, self._recipe, self._fence = layout, recipe, fence
+        self.merged = merged
         self.first_reject = ""
+        self._path = bin_path(layout.merged_prefix)
+        self._pieces: deque[tuple[Path, int, int]] = deque()
+        self._taken = self._durable = merged.num_bytes
+        self._copies: deque[Copy] = deque()
+        self._copied: set[Copy] = set()
+        self._waiting: deque[tuple[int, bytes, list[str]]] = deque()
 
     def __enter__(self) -> Self:
-        layout = self._layout
-        make_folder(layout.merged)
+        layout, merged = self._layout, self.merged
+        for folder in (layout.staged, layout.rejects):
+            make_folder(folder)
         if layout.work.stat().st_dev != layout.output.stat().st_dev:
             raise OutputError(
                 f"{layout.work} lies on another file system than {layout.output}, where the dataset is to appear by a "
                 "rename; make both one, or choose another --output"
             )
-        with explain(layout.merged, "clear"):
-            for path in layout.merged.iterdir():
+        self._fence()
+        with explain(layout.staged, "clear"):
+            for path in layout.staged.iterdir():
                 if path != self._path:  # an index or a manifest of a run that died later than we start
                     path.unlink()
-        with explain(layout.rejects, "clear"):
-            shutil.rmtree(layout.rejects, ignore_errors=True)  # all rejects of the units are written anew
-        make_folder(layout.rejects)
-        with explain(self._path, "open"), contextlib.ExitStack() as stack:
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-            self._bin = stack.enter_context(open(fd, "r+b", buffering=0))
-            os.ftruncate(fd, self._num_kept)
-            os.lseek(fd, self._num_kept, os.SEEK_SET)
-            self._index = IndexWriter(layout.merged, self._recipe.writes_empty_sequences)
+        with contextlib.ExitStack() as stack:
+            self._bin = stack.enter_context(_open(self._path))
+            self._size = os.fstat(self._bin).st_size
+            self._rejects = stack.enter_context(_open(layout.all_rejects))
+            with explain(layout.all_rejects, "open"):
+                os.lseek(self._rejects, merged.num_rejects_bytes, os.SEEK_SET)
+                if merged.num_rejects_bytes:
+                    with layout.all_rejects.open("rb") as lines:
+                        self.first_reject = _describe(json.loads(lines.readline()))
+            self._index = IndexWriter(layout.merged, self._recipe.writes_empty_sequences, layout.lengths.name)
             stack.callback(self._index.close)
+            counts = merged.counts
+            self._index.move(counts.num_documents, counts.num_sequences, counts.num_tokens)
             self._files = stack.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
-        with contextlib.suppress(OSError):  # it was closed before, or follows an error that says more
-            self._files.close()
+        self._files.close()
 
     def lengths(self) -> Iterator[npt.NDArray[np.int32]]:
         """Document lengths in tokens, some at a time."""
         return self._index.chunks()
 
-    def append(self, unit: UnitManifest, source_bytes: int) -> None:
-        """Append the shard of the next unit of the plan.
+    def append(self, unit: Unit, shards: Sequence[UnitManifest]) -> None:
+        """Give the next unit of the plan its place.
 
         Raises:
-            FormatError: the shard is not readable.
+            FormatError: a shard is not readable.
             OutputError: the file system refuses.
         """
-        shard = self._layout.shard(unit.unit)
-        self._index.add_index(Index(idx_path(shard)))
-        if self.num_bytes >= self._num_kept:
-            self._copy(bin_path(shard), unit.files.bin_bytes)
-        self.num_bytes += unit.files.bin_bytes
-        self.parts.append((self.num_bytes, unit.files.bin_checksum))
-        starts = []
-        document = self.counts.num_documents
-        for part in unit.slices:
-            row, line = self._ends.get(part.file, (0, 0))
-            starts.append((row, line))
-            self.spans.append(Span(first_row=row, first_document=document, **part.model_dump(exclude={"num_lines"})))
-            self._ends[part.file] = (row + part.num_records, line + part.num_lines)
-            document += part.num_documents
-        self._move_rejects(unit, starts)
-        self.counts = self.counts + unit.counts
-        self.source_bytes += source_bytes
-        self._unsynced.append(unit.unit)
-        if self.num_bytes - self._flushed > FLUSH_BYTES:
-            self._flush()
-
-    def _copy(self, source: Path, num_bytes: int) -> None:
-        with explain(self._path, f"copy {source.name} to"):
-            fd = os.open(source, os.O_RDONLY)
-            try:
-                copy_range(fd, self._bin.fileno(), 0, num_bytes)
-            finally:
-                os.close(fd)
-
-    def _flush(self) -> None:
-        """Make durable what is merged, its name too; then its shards may go."""
-        with explain(self._path, "write"):
-            os.fdatasync(self._bin.fileno())
-            sync_folder(self._layout.merged)
-            sync_folder(self._layout.work)
-        self._flushed = self.num_bytes
+        merged, layout = self.merged, self._layout
+        document, reject = self._index.num_documents, merged.num_rejects_bytes
+        num_rejects = 0
+        for shard in shards:
+            prefix = layout.shard(shard.unit)
+            self._index.add_index(Index(idx_path(prefix)))
+            num_rejects += self._move_rejects(shard)
+            if shard.files.bin_bytes:
+                self._pieces.append((bin_path(prefix), 0, shard.files.bin_bytes))
+            merged.add_shard(shard)
+        merged.add_unit(unit.num_bytes, num_rejects)
         if self._recipe.limit is None:  # a limit's units are looked for one by one, in their shards
-            for key in self._unsynced:
-                path = bin_path(self._layout.shard(key))
-                with explain(path, "remove"):
-                    path.unlink(missing_ok=True)
-        self._unsynced.clear()
+            receipt = journal.Receipt(
+                unit=unit.key,
+                source_bytes=unit.num_bytes,
+                shards=tuple(shards),
+                lengths=checksum(layout.lengths, span=(4 * document, 4 * self._index.num_documents)),
+                rejects=(num_rejects, checksum(layout.all_rejects, span=(reject, reject + num_rejects))),
+            )
+            line = receipt.model_dump_json().encode() + b"\n"
+            self._waiting.append((merged.num_bytes, line, [shard.unit for shard in shards]))
 
-    def _move_rejects(self, unit: UnitManifest, starts: list[tuple[int, int]]) -> None:
-        """Rewrite a unit's rejects with record and line numbers that count from the start of the file, from 1.
+    def take(self, last: bool = False) -> Iterator[Copy]:
+        """Ranges that are to be copied now, each once; the caller says when one is `copied`.
 
         Args:
-            starts: for each slice of the unit, the records and lines of its file before it.
+            last: no unit follows.
         """
-        if not unit.counts.num_rejected:
+        while self._taken < self.merged.num_bytes:
+            if self._taken % FLUSH_BYTES and self._copies:
+                return  # it begins on a page that another one ends on
+            stop = (self._taken // FLUSH_BYTES + 1) * FLUSH_BYTES
+            if stop > self.merged.num_bytes:
+                if not last and (self._copies or len(self._waiting) < MAX_WAITING):
+                    return
+                stop = self.merged.num_bytes
+            if stop > self._size:
+                with explain(self._path, "lengthen"):
+                    os.ftruncate(self._bin, stop)
+                self._size = stop
+            item = Copy(self._path, self._taken, stop, tuple(self._next_pieces(stop - self._taken)))
+            self._taken = stop
+            self._copies.append(item)
+            yield item
+
+    def _next_pieces(self, num_bytes: int) -> Iterator[tuple[Path, int, int]]:
+        while num_bytes:
+            path, start, stop = self._pieces.popleft()
+            if stop - start > num_bytes:
+                self._pieces.appendleft((path, start + num_bytes, stop))
+                stop = start + num_bytes
+            num_bytes -= stop - start
+            yield path, start, stop
+
+    def copied(self, item: Copy) -> None:
+        """A range is durable; where all before it are, too, its units are merged for good, and their shards go.
+
+        Raises:
+            OutputError: the file system refuses.
+        """
+        self._copied.add(item)
+        while self._copies and self._copies[0] in self._copied:
+            first = self._copies.popleft()
+            self._copied.remove(first)
+            self._durable = first.stop
+        self._flush()
+
+    def _flush(self) -> None:
+        """Note the units of which all bytes are durable; then their shards may go."""
+        lines, shards = [], []
+        while self._waiting and self._waiting[0][0] <= self._durable:
+            _, line, names = self._waiting.popleft()
+            lines.append(line)
+            shards += names
+        if not lines:
             return
-        with (
-            self._layout.unit_rejects(unit.unit).open(encoding="utf-8") as lines,
-            AtomicFile(self._layout.rejects / f"{unit.unit}.jsonl", durable=False) as file,
-        ):
+        layout = self._layout
+        with explain(layout.merged, "write"):
+            os.fdatasync(self._rejects)
+            self._index.sync()
+            for folder in (layout.staged, layout.merged, layout.rejects, layout.work):
+                sync_folder(folder)
+        journal.append(layout, b"".join(lines))
+        self._fence()
+        for name in shards:
+            _remove_shard(layout, name)
+
+    def _move_rejects(self, shard: UnitManifest) -> int:
+        """Rewrite a shard's rejects with record and line numbers that count from the start of the file, from 1.
+
+        Returns:
+            How many bytes they take.
+        """
+        if not shard.counts.num_rejected:
+            return 0
+        places = self.merged.places(shard.slices)
+        num_bytes = 0
+        path = self._layout.unit_rejects(shard.unit)
+        with explain(path, "rewrite"), path.open(encoding="utf-8") as lines:
             for text in lines:
                 value: dict[str, Any] = json.loads(text)
-                row, line = starts[value.pop("part")]
+                row, line = places[value.pop("part")]
                 value["record"] = value.pop("row") + row + 1
                 value["line"] = value["line"] + line + 1 if value["line"] >= 0 else None
                 self.first_reject = self.first_reject or _describe(value)
-                file.write(json.dumps(value, ensure_ascii=False).encode() + b"\n")
+                data = json.dumps(value, ensure_ascii=False).encode() + b"\n"
+                write_all(self._rejects, data)
+                num_bytes += len(data)
+        return num_bytes
 
     def finish(self) -> tuple[int, str]:
-        """Make the ``.bin`` durable and write the index; returns size and checksum of the ``.idx``."""
+        """Cut the files to their size and write the index; returns size and checksum of the ``.idx``."""
+        assert self._durable == self.merged.num_bytes
+        self._flush()
+        self._fence()
         with explain(self._path, "finish"):
-            os.fsync(self._bin.fileno())
-            self._bin.close()  # network file systems report a failed write here
+            os.ftruncate(self._rejects, self.merged.num_rejects_bytes)
+            if self.merged.num_rejects_bytes:
+                os.fsync(self._rejects)
+            else:
+                self._layout.all_rejects.unlink(missing_ok=True)
+            os.ftruncate(self._bin, self.merged.num_bytes)
+            os.fsync(self._bin)
         with AtomicFile(idx_path(self._layout.merged_prefix)) as idx:
             self._index.write(idx, self._recipe.dtype)
         return idx.num_bytes, idx.checksum
+
+
+@contextlib.contextmanager
+def _open(path: Path) -> Iterator[int]:
+    """A file to read and write, made if there is none, and kept as it is if there is one."""
+    with explain(path, "open"):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        yield fd
+    finally:
+        with contextlib.suppress(OSError):  # what was written was synced, which says what is wrong
+            os.close(fd)
+
+
+def _remove_shard(layout: Layout, name: str) -> None:
+    """Remove all files of a shard."""
+    prefix = layout.shard(name)
+    with explain(prefix, "remove"):
+        for path in (bin_path(prefix), idx_path(prefix), layout.unit_rejects(name), layout.unit_manifest(name)):
+            path.unlink(missing_ok=True)
 
 
 def _describe(reject: dict[str, Any]) -> str:

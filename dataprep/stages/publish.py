@@ -28,11 +28,11 @@ def run(layout: Layout, manifest: DatasetManifest) -> None:
     Raises:
         OutputError: the file system refuses, or something else has taken the name.
     """
-    write_json(layout.merged / layout.manifest.name, manifest.to_json())
+    write_json(layout.staged / layout.manifest.name, manifest.to_json())
     with explain(layout.dataset, "publish"):
-        folder = layout.merged.stat()
+        folder = layout.staged.stat()
         try:
-            os.rename(layout.merged, layout.dataset)
+            os.rename(layout.staged, layout.dataset)
         except FileNotFoundError:  # a network file system may say so of a rename that it did, and was asked for twice
             if not (layout.dataset.exists() and os.path.samestat(folder, layout.dataset.stat())):
                 raise
@@ -46,7 +46,7 @@ def run(layout: Layout, manifest: DatasetManifest) -> None:
 
 
 def settle(layout: Layout, fence: Callable[[], None]) -> None:
-    """What follows: point the symlink at the dataset and remove the shards. Done twice, it does no harm.
+    """What follows: point the symlink at the dataset and remove what it was made from. Done twice, it does no harm.
 
     Args:
         layout: of the run.
@@ -60,6 +60,6 @@ def settle(layout: Layout, fence: Callable[[], None]) -> None:
 def is_settled(layout: Layout) -> bool:
     """Whether the run that published the dataset came to its end; if not, `settle` is left to do."""
     try:
-        return not any(layout.shards.iterdir())
+        return not layout.all_merged() and not any(layout.shards.iterdir())
     except OSError:
         return True
