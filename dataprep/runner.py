@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import dataprep
-from dataprep import probe
+from dataprep import probe, shards
 from dataprep.claims import TTL_SECONDS, Claim
 from dataprep.cluster import Cluster, find_place
 from dataprep.errors import DataprepError, OutputError, SourceError, SpecError
@@ -327,8 +327,8 @@ def _in_order(
 
 
 def _progress_of(request: Request, unit: Unit) -> Progress:
-    manifest = tokenize.load_done(request.layout, unit.key, request.digest)
-    counts = manifest.counts if manifest else Counts()
+    done = shards.load_done(request.layout, unit.key, request.digest) or ()
+    counts = sum((shard.counts for shard in done), Counts())
     return Progress(unit.num_bytes, counts.num_documents, counts.num_tokens, counts.num_text_bytes)
 
 
@@ -360,10 +360,11 @@ def _limited(
 
 
 def _collect(request: Request, merger: merge.Merger, unit: Unit) -> None:
-    manifest = tokenize.load_done(request.layout, unit.key, request.digest)
-    if manifest is None:
+    done = shards.load_done(request.layout, unit.key, request.digest)
+    if done is None:
         raise OutputError(f"the shard {request.layout.shard(unit.key)} disappeared while the run went on; run again")
-    merger.append(manifest, unit.num_bytes)
+    for shard in done:
+        merger.append(shard, unit.num_bytes if shard is done[-1] else 0)
 
 
 EARLY_RECORDS = 10_000

@@ -19,9 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from dataprep import shards
 from dataprep.estimates import estimate
-from dataprep.indexed import bin_path, idx_path
+from dataprep.indexed import bin_path
 from dataprep.layout import RawFolder
+from dataprep.manifest import Counts
 from dataprep.sources import check_unchanged, remember, with_checksum
 from dataprep.stages import tokenize
 from dataprep.stages.download import Downloads
@@ -136,8 +138,8 @@ class Supply:
     def _fetched(self, num_bytes: int) -> None:
         self._report(Progress(fetched_bytes=num_bytes))
 
-    def _add_earlier(self, manifest: UnitManifest) -> None:
-        counts = manifest.counts
+    def _add_earlier(self, done: Sequence[UnitManifest]) -> None:
+        counts = sum((shard.counts for shard in done), Counts())
         self.earlier += Progress(0, counts.num_documents, counts.num_tokens, counts.num_text_bytes, units=1)
 
     def _noted(self, number: int) -> list[str | None]:
@@ -158,22 +160,19 @@ class Supply:
         Shards are not synced to disk one by one, so after a power failure a manifest may stand beside a hollow shard.
         """
         layout = self._request.layout
-        manifest = self._manifest(unit)
-        with contextlib.suppress(FileNotFoundError):
-            if manifest is not None and checksum(bin_path(layout.shard(unit.key))) == manifest.files.bin_checksum:
-                self._add_earlier(manifest)
-                return True
+        found = self._shards(unit)
+        if found is not None and all(shards.is_whole(layout, shard) for shard in found):
+            self._add_earlier(found)
+            return True
         with explain(layout.shard(unit.key), "clear"):
             layout.unit_manifest(unit.key).unlink(missing_ok=True)
         return False
 
-    def _manifest(self, unit: Unit) -> UnitManifest | None:
-        """What an earlier run says it made of a unit, if we `tokenize.may_use` it and its index is whole."""
-        manifest = tokenize.load_done(self._request.layout, unit.key, self._request.digest)
-        if manifest is None or not tokenize.may_use(self._job, manifest.engine):
-            return None
-        index = idx_path(self._request.layout.shard(unit.key))
-        return manifest if checksum(index) == manifest.files.idx_checksum else None
+    def _shards(self, unit: Unit) -> tuple[UnitManifest, ...] | None:
+        """What an earlier run says it made of a unit, if we `tokenize.may_use` it."""
+        found = shards.load_done(self._request.layout, unit.key, self._request.digest)
+        usable = found is not None and all(tokenize.may_use(self._job, shard.engine) for shard in found)
+        return found if usable else None
 
     def _find_merged(self) -> None:
         """See how far the merged ``.bin`` of an earlier run is the shards of the first units, byte for byte.
@@ -184,15 +183,19 @@ class Supply:
         path = bin_path(self._request.layout.merged_prefix)
         for units in map(self.plan.units, range(len(self.plan.groups))):
             for unit in units or ():
-                manifest = self._manifest(unit)
-                if manifest is None or not path.exists():
+                found = self._shards(unit)
+                if found is None or not path.exists():
                     return
-                end = self.num_merged + manifest.files.bin_bytes
-                if checksum(path, span=(self.num_merged, end)) != manifest.files.bin_checksum:
-                    return
+                end = self.num_merged
+                for shard in found:
+                    start, end = end, end + shard.files.bin_bytes
+                    if not shards.has_index(self._request.layout, shard):
+                        return
+                    if checksum(path, span=(start, end)) != shard.files.bin_checksum:
+                        return
                 self.num_merged = end
                 self.done.add(unit.key)
-                self._add_earlier(manifest)
+                self._add_earlier(found)
             if units is None:
                 return
 

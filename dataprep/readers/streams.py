@@ -12,6 +12,7 @@ What a record is, is not known here: `records` cuts a stream into them.
 from __future__ import annotations
 
 import bz2
+import collections
 import io
 import lzma
 import os
@@ -49,6 +50,14 @@ class ByteStream(Protocol):
 
         Raises:
             SourceError: unreadable, truncated or corrupt.
+        """
+
+    def place_before(self, offset: int) -> tuple[int, int]:
+        """The last place known at which decompression can begin to read from `offset` on, or 0, 0.
+
+        Returns:
+            The byte on disk, and which byte of the decompressed file is there. What is before it is forgotten: later
+            calls ask for no smaller `offset`.
         """
 
 
@@ -106,8 +115,13 @@ def open_range(path: Path, start: int, stop: int) -> Iterator[ByteStream]:
 
 
 @contextmanager
-def open_stream(path: Path, compression: Compression) -> Iterator[ByteStream]:
-    """All of a file, decompressed; ``position`` counts compressed bytes.
+def open_stream(path: Path, compression: Compression, place: tuple[int, int] = (0, 0)) -> Iterator[ByteStream]:
+    """A file from its start or from a place on, decompressed; ``position`` counts compressed bytes.
+
+    Args:
+        path: the file.
+        compression: its container.
+        place: what `ByteStream.place_before` gave for the same file.
 
     Raises:
         SourceError: it cannot be opened.
@@ -116,9 +130,9 @@ def open_stream(path: Path, compression: Compression) -> Iterator[ByteStream]:
         if compression == "none":
             yield _Range(path, file, 0, os.fstat(file.fileno()).st_size)
         elif compression == "zstd":
-            yield _Frames(path, file)
+            yield _Frames(path, file, place)
         else:
-            yield _Members(path, file, compression)
+            yield _Members(path, file, compression, place)
 
 
 @contextmanager
@@ -152,12 +166,28 @@ class _Range:
         self.position += count
         return count
 
+    def place_before(self, offset: int) -> tuple[int, int]:
+        return 0, 0
+
 
 class _Compressed:
-    """What all containers share: counted reads, and one error text."""
+    """What all containers share: counted reads, places to begin at, and one error text."""
 
-    def __init__(self, path: Path, file: io.FileIO) -> None:
-        self._path, self._file, self.position = path, file, 0
+    def __init__(self, path: Path, file: io.FileIO, place: tuple[int, int]) -> None:
+        self._path, self._file = path, file
+        self.position, self._offset = place
+        self._places = collections.deque([place])
+        file.seek(self.position)
+
+    def _note_place(self, position: int) -> None:
+        """Decompression can begin at byte `position` of the file; one that is hardly behind another is not noted."""
+        if self._offset - self._places[-1][1] >= CHUNK_BYTES:
+            self._places.append((position, self._offset))
+
+    def place_before(self, offset: int) -> tuple[int, int]:
+        while len(self._places) > 1 and self._places[1][1] <= offset:
+            self._places.popleft()
+        return self._places[0]
 
     def read(self, size: int = CHUNK_BYTES) -> bytes:
         try:
@@ -184,8 +214,8 @@ def _new_decoder(compression: Compression) -> _Decoder:
 class _Members(_Compressed):
     """gzip, xz or bz2: one or more streams end to end; gzip and xz may have zero bytes between and behind them."""
 
-    def __init__(self, path: Path, file: io.FileIO, compression: Compression) -> None:
-        super().__init__(path, file)
+    def __init__(self, path: Path, file: io.FileIO, compression: Compression, place: tuple[int, int]) -> None:
+        super().__init__(path, file, place)
         self._compression = compression
         self._decoder: _Decoder | None = _new_decoder(compression)
         self._rest = b""
@@ -195,6 +225,7 @@ class _Members(_Compressed):
             out = self._decode(len(view))
             if out:
                 view[: len(out)] = out
+                self._offset += len(out)
                 return len(out)
         return 0
 
@@ -223,6 +254,7 @@ class _Members(_Compressed):
                 return False
             self._rest = rest if self._compression == "bz2" else rest.lstrip(b"\0")
             if self._rest:
+                self._note_place(self.position - len(self._rest))
                 self._decoder = _new_decoder(self._compression)
                 return True
 
@@ -234,8 +266,8 @@ class _Frames(_Compressed):
     without a word where the input is cut (0.25, stream_reader). So the frames are walked beside it.
     """
 
-    def __init__(self, path: Path, file: io.FileIO) -> None:
-        super().__init__(path, file)
+    def __init__(self, path: Path, file: io.FileIO, place: tuple[int, int]) -> None:
+        super().__init__(path, file, place)
         decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # what `zstd --long=31` writes
         self._reader = decompressor.stream_reader(
             cast("IO[bytes]", self), CHUNK_BYTES, read_across_frames=True, closefd=False

@@ -120,7 +120,8 @@ class Merger:
         for part in unit.slices:
             row, line = self._ends.get(part.file, (0, 0))
             starts.append((row, line))
-            self.spans.append(Span(first_row=row, first_document=document, **part.model_dump(exclude={"num_lines"})))
+            span = Span(first_row=row, first_document=document, **part.model_dump(exclude={"num_lines"}))
+            self._add_span(span)
             self._ends[part.file] = (row + part.num_records, line + part.num_lines)
             document += part.num_documents
         self._move_rejects(unit, starts)
@@ -129,6 +130,15 @@ class Merger:
         self._unsynced.append(unit.unit)
         if self.num_bytes - self._flushed > FLUSH_BYTES:
             self._flush()
+
+    def _add_span(self, span: Span) -> None:
+        """Add the provenance of a slice, or of the next piece of the same slice."""
+        last = self.spans[-1] if self.spans else None
+        if last is not None and (last.file, last.start, last.stop) == (span.file, span.start, span.stop):
+            more = {name: getattr(last, name) + getattr(span, name) for name in ("num_records", "num_documents")}
+            self.spans[-1] = last.model_copy(update=more)
+        else:
+            self.spans.append(span)
 
     def _copy(self, source: Path, num_bytes: int) -> None:
         with explain(self._path, f"copy {source.name} to"):
