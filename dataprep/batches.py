@@ -10,7 +10,7 @@ read-only. Nothing here loops over documents.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,15 +70,16 @@ class Cursor:
         offset: of the next record in the (decompressed) file.
         num_rows: records of the slice before it.
         num_lines: newlines of the slice before it.
-        place: of a compressed file, a byte on disk at which decompression can begin; 0 otherwise.
+        place: of a compressed file, a byte on disk at which decompression can begin; 0 otherwise. Which one of several
+            is the decompressor's matter, so it is not compared.
         place_offset: which byte of the decompressed file is there; not behind `offset`.
     """
 
     offset: int
     num_rows: int
     num_lines: int
-    place: int = 0
-    place_offset: int = 0
+    place: int = field(default=0, compare=False)
+    place_offset: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,8 +181,11 @@ class _Compressed:
 
     def _note_place(self, position: int) -> None:
         """Decompression can begin at byte `position` of the file; one that is hardly behind another is not noted."""
-        if self._offset - self._places[-1][1] >= CHUNK_BYTES:
+        if self._is_far():
             self._places.append((position, self._offset))
+
+    def _is_far(self) -> bool:
+        return self._offset - self._places[-1][1] >= CHUNK_BYTES
 
     def place_before(self, offset: int) -> tuple[int, int]:
         while len(self._places) > 1 and self._places[1][1] <= offset:
@@ -263,30 +266,46 @@ class _Frames(_Compressed):
     """zstd: frames and skippable frames end to end.
 
     `zstandard` fills a buffer of ours, so that a small file that inflates enormously stays bounded, but ends
-    without a word where the input is cut (0.25, stream_reader). So the frames are walked beside it.
+    without a word where the input is cut (0.25, stream_reader). So the frames are walked beside it. Now and then a new
+    reader begins with a frame: only when one has come to its end is it known how much the frames before hold.
     """
 
     def __init__(self, path: Path, file: io.FileIO, place: tuple[int, int]) -> None:
         super().__init__(path, file, place)
-        decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # what `zstd --long=31` writes
-        self._reader = decompressor.stream_reader(
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # what `zstd --long=31` writes
+        self._walker = _FrameWalker()
+        self._rest = b""
+        self._reader = self._new_reader()
+
+    def _new_reader(self) -> zstandard.ZstdDecompressionReader:
+        return self._decompressor.stream_reader(
             cast("IO[bytes]", self), CHUNK_BYTES, read_across_frames=True, closefd=False
         )
-        self._walker = _FrameWalker()
 
     def read(self, size: int = CHUNK_BYTES) -> bytes:
-        data = super().read(size)
-        self._walker.feed(data)
-        return data
+        if self._walker.complete and self._is_far():
+            return b""  # the end, for this reader
+        data = self._rest or super().read(size)
+        end = self._walker.feed(data)
+        self._rest = data[end:]
+        return data[:end]
 
     def readinto(self, view: memoryview) -> int:
-        try:
-            count = self._reader.readinto(view)
-        except zstandard.ZstdError as error:
-            raise self.broken(str(error)) from error
-        if count == 0 and not self._walker.complete:
-            raise self.broken("the end of the frame is missing")
-        return count
+        while True:
+            try:
+                count = self._reader.readinto(view)
+            except zstandard.ZstdError as error:
+                raise self.broken(str(error)) from error
+            if count:
+                self._offset += count
+                return count
+            if not self._walker.complete:
+                raise self.broken("the end of the frame is missing")
+            self._rest = self._rest or super().read()
+            if not self._rest:
+                return 0
+            self._note_place(self.position - len(self._rest))
+            self._reader = self._new_reader()
 
 
 class _FrameWalker:
@@ -301,13 +320,16 @@ class _FrameWalker:
     def complete(self) -> bool:
         return self._between and not self._held and self._skip == 0
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> int:
+        """Look at the bytes that follow, up to the end of a frame; returns how many those are."""
         at = 0
         while at < len(data):
             if self._skip:
                 jump = min(self._skip, len(data) - at)
                 self._skip -= jump
                 at += jump
+                if self.complete:
+                    break
                 continue
             piece = data[at : at + self._wanted - len(self._held)]
             self._held += piece
@@ -315,6 +337,9 @@ class _FrameWalker:
             if len(self._held) == self._wanted:
                 held, self._held = self._held, b""
                 self._wanted = self._steps.send(held)
+                if self.complete:
+                    break
+        return at
 
     def _walk(self) -> Generator[int, bytes, None]:
         """Yield how many bytes are wanted next; ``_skip`` more pass unseen before them."""
