@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from dataprep import readers
 from dataprep.errors import SourceError
 from dataprep.readers import ranges, streams
+from dataprep.readers.records import BOM
 from dataprep.specs import ReaderSpec
 
 PACKERS = {
@@ -91,9 +92,7 @@ def _check(path: Path, source, reader: ReaderSpec, batches: tuple[int, int]) -> 
 def test_reading_on_from_every_cursor(
     container, source, records, separator, cuts, piece_bytes, batches, group_rows, bom, max_bytes
 ):
-    data = (streams_bom() if bom else b"") + (
-        _lines(records) if separator is None else separator.encode().join(records)
-    )
+    data = (BOM if bom else b"") + (_lines(records) if separator is None else separator.encode().join(records))
     if separator is None:
         reader = ReaderSpec(format="jsonl", max_document_bytes=max_bytes, group_rows=group_rows)
     else:
@@ -109,10 +108,6 @@ def test_reading_on_from_every_cursor(
         _check(path, source, reader, batches)
 
 
-def streams_bom() -> bytes:
-    return b"\xef\xbb\xbf"
-
-
 def _jsonl(num: int) -> bytes:
     return b"".join(json.dumps({"text": f"document {i} " * (i % 7)}).encode() + b"\n" for i in range(num))
 
@@ -121,7 +116,7 @@ def _jsonl(num: int) -> bytes:
 def test_a_piece_ends_with_the_first_record_and_group_behind_its_bytes(tmp_path, source, monkeypatch, group_rows):
     monkeypatch.setattr(ranges, "PIECE_BYTES", 1000)
     path = tmp_path / "a.jsonl"
-    lines = _jsonl(3000).splitlines(keepends=True)
+    lines = _jsonl(2500).splitlines(keepends=True)
     path.write_bytes(b"".join(lines))
     expected, offset, due = [], 0, 1000
     for row, line in enumerate(lines, 1):
@@ -132,10 +127,10 @@ def test_a_piece_ends_with_the_first_record_and_group_behind_its_bytes(tmp_path,
     reader = ReaderSpec(group_rows=group_rows)
     file = source(path, reader)
     (part,) = readers.cut(0, file, reader, 1 << 30)
-    for batch_bytes in (64, 5000, 1 << 20):
+    for batch_bytes in (700, 1 << 20):
         found = [cursor for cursor, _, _ in _read(path, file, part, reader, batch_bytes)[2]]
         assert [(cursor.offset, cursor.num_rows) for cursor in found] == expected
-    assert len(expected) == {1: 88, 5: 88, 1000: 3}[group_rows] or len(expected) > 2
+    assert len(expected) > 1
 
 
 def test_a_unit_as_large_as_they_are_cut_is_one_piece():
@@ -148,7 +143,7 @@ def test_a_unit_as_large_as_they_are_cut_is_one_piece():
 def test_what_lies_before_is_not_decompressed_again_where_there_are_members(tmp_path, source, monkeypatch, container):
     monkeypatch.setattr(ranges, "PIECE_BYTES", 1 << 20)
     monkeypatch.setattr(streams, "CHUNK_BYTES", 1 << 12)
-    data = _jsonl(60_000)
+    data = _jsonl(30_000)
     path = tmp_path / "a.jsonl.x"
     pieces = [PACKERS[container](data[at : at + (1 << 16)]) for at in range(0, len(data), 1 << 16)]
     path.write_bytes(b"".join(pieces))
