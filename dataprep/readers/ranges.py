@@ -75,12 +75,13 @@ def read(
     separator = _separator(file, reader)
     with _open_part(file, part, separator, begin) as (stream, first):
         reported = start = 0 if file.compression != "none" else part.start
+        row = 0 if begin is None else begin.num_rows
+        if begin is not None:
+            for _ in _skip(stream, begin.offset - begin.place_offset if file.compression != "none" else 0, file):
+                position = min(max(stream.position, start), part.stop)
+                yield replace(TextBatch.of([], row), num_source_bytes=position - reported)
+                reported = position
         begin = begin or Cursor(first, 0, 0)
-        row = begin.num_rows
-        if file.compression != "none":
-            for _ in _skip(stream, begin.offset - begin.place_offset, file):
-                yield replace(TextBatch.of([], row), num_source_bytes=stream.position - reported)
-                reported = stream.position
         splitter = Splitter(stream, separator, batch_bytes, int(reader.max_document_bytes), begin.offset)
         splitter.line, splitter.stop_at = begin.num_lines, _end_of_piece(first, begin.offset)
         for item in splitter.split():
@@ -115,7 +116,7 @@ def _end_piece(splitter: Splitter, stream: ByteStream, first: int, row: int, gro
 
 
 def _skip(stream: ByteStream, num_bytes: int, file: SourceFile) -> Iterator[None]:
-    """Read so many bytes and drop them; pauses now and then."""
+    """Read so many bytes and drop them; pauses now and then, and at the end."""
     view = memoryview(bytearray(SKIP_BYTES))
     steps = 0
     while num_bytes:
@@ -126,6 +127,7 @@ def _skip(stream: ByteStream, num_bytes: int, file: SourceFile) -> Iterator[None
         steps += 1
         if steps % 16 == 0:
             yield
+    yield
 
 
 @contextmanager

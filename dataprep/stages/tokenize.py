@@ -117,6 +117,7 @@ def run(job: Job, unit: Unit, report: Report) -> None:
         return
     recipe = job.recipe
     with Attempt(job.layout, unit, recipe) as attempt, contextlib.closing(_Work(job, unit)) as work:
+        report(work.earlier)
         for part in unit.slices:
             file = recipe.files[part.file]
             check_unchanged(file)
@@ -218,6 +219,7 @@ class _Work:
 
     Attributes:
         begin: where to begin in the slice: behind the pieces that are there; None: at its start.
+        earlier: what those pieces hold, but for their source bytes: those are passed over, and told of then.
         may_end: whether pieces may end before the unit does: of one slice, without a limit.
     """
 
@@ -228,7 +230,9 @@ class _Work:
         pieces = load_pieces(job.layout, unit.key, job.digest, partial(may_use, job)) if self.may_end else []
         if pieces:
             log.info("%s: going on behind %d pieces", self.recipe.files[unit.slices[0].file].path, len(pieces))
-        self._num_pieces, self._num_before = len(pieces), sum(piece.counts.num_documents for piece in pieces)
+        before = sum((piece.counts for piece in pieces), Counts())
+        self._num_pieces, self._num_before = len(pieces), before.num_documents
+        self.earlier = Progress(0, before.num_documents, before.num_tokens, before.num_text_bytes, earlier=True)
         self._open(pieces[-1].end if pieces else None)
 
     def _open(self, begin: Cursor | None) -> None:
@@ -332,6 +336,7 @@ class _Work:
             self.counts.num_documents - before.num_documents,  # below zero where a row group was taken back
             self.counts.num_tokens - before.num_tokens,
             self.counts.num_text_bytes - before.num_text_bytes,
+            earlier=self.begin is not None and not self.counts.num_records,  # passed over to get to `begin`
         )
 
     def _audit(self, batch: TextBatch, tokens: TokenBatch) -> int:
