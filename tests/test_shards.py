@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataprep import planning, runner, shards, verify
@@ -192,6 +192,7 @@ def test_a_piece_that_ends_where_the_file_does(case):
 
 
 @pytest.mark.slow
+@settings(max_examples=15)
 @given(st.data())
 def test_dead_anywhere(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("anywhere")
