@@ -10,7 +10,7 @@ read-only. Nothing here loops over documents.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,6 +63,26 @@ RECORD_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a slice can be read on from, and what of it lies before.
+
+    Attributes:
+        offset: of the next record in the (decompressed) file.
+        num_rows: records of the slice before it.
+        num_lines: newlines of the slice before it.
+        place: of a compressed file, a byte on disk at which decompression can begin; 0 otherwise. Which one of several
+            is the decompressor's matter, so it is not compared.
+        place_offset: which byte of the decompressed file is there; not behind `offset`.
+    """
+
+    offset: int
+    num_rows: int
+    num_lines: int
+    place: int = field(default=0, compare=False)
+    place_offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class TextBatch:
     """Some consecutive records of one source file.
 
@@ -79,6 +99,7 @@ class TextBatch:
         num_lines: newlines of the source this batch accounts for, 0 for column files; over the batches of a file
             they add up to all there are.
         num_source_bytes: bytes of source this batch stands for (progress only).
+        cursor: what follows this batch, where a piece of the slice ends with it; None elsewhere.
         restart: True at the start of a row group; see `undo`.
         undo: True says that the row group read since the last `restart` turned out corrupt: forget
             its documents and rejects; this batch holds one reject for the whole of it instead.
@@ -96,6 +117,7 @@ class TextBatch:
     rejects: tuple[Reject, ...] = ()
     num_lines: int = 0
     num_source_bytes: int = 0
+    cursor: Cursor | None = None
     restart: bool = False
     undo: bool = False
     group_rows: int = 1

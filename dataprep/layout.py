@@ -15,6 +15,8 @@
         claim/                                  who may write here, see `claims`; each has a number, its epoch
         events-<epoch>.jsonl                    what happened under that claim
         shards/<unit>.bin .idx .json            the .json, written last, says that the unit is done
+        shards/<unit>.p0000.bin .idx .json      pieces of a long unit, which come before that
+        shards/<unit>.tmp-attempts              a byte for each attempt at a unit that did not come to an end
         merged-<epoch>/                         what is safe here is in no shard any more
           receipts.jsonl                        the units that it is, see `journal`
           lengths                               of their documents in tokens, int32 each
@@ -161,6 +163,21 @@ class Layout:
 
     def unit_rejects(self, unit: str) -> Path:
         return self.shards / f"{unit}.rejects.jsonl"
+
+    def attempts(self, unit: str) -> Path:
+        return self.shards / f"{unit}{MARK}attempts"
+
+    @staticmethod
+    def piece(unit: str, number: int) -> str:
+        """What stands for a unit in the names of the files of one of its pieces."""
+        return f"{unit}.p{number:04d}"
+
+    def forget(self, unit: str) -> None:
+        """Remove the manifests of a unit and of all its pieces, so that nothing of it is done."""
+        with explain(self.unit_manifest(unit), "clear"):
+            self.unit_manifest(unit).unlink(missing_ok=True)
+            for path in self.shards.glob(f"{glob.escape(unit)}.p*.json"):
+                path.unlink(missing_ok=True)
 
     @property
     def prefix(self) -> Path:

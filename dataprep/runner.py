@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import dataprep
-from dataprep import probe
+from dataprep import probe, shards
 from dataprep.claims import TTL_SECONDS, Claim
 from dataprep.cluster import Cluster, find_place
 from dataprep.copies import Copy, copy
@@ -353,8 +353,8 @@ def _beside_copies(
 
 
 def _progress_of(request: Request, unit: Unit) -> Progress:
-    manifest = tokenize.load_done(request.layout, unit.key, request.digest)
-    counts = manifest.counts if manifest else Counts()
+    done = shards.load_done(request.layout, unit.key, request.digest) or ()
+    counts = sum((shard.counts for shard in done), Counts())
     return Progress(unit.num_bytes, counts.num_documents, counts.num_tokens, counts.num_text_bytes)
 
 
@@ -386,10 +386,10 @@ def _limited(
 
 
 def _collect(request: Request, merger: merge.Merger, unit: Unit) -> None:
-    manifest = tokenize.load_done(request.layout, unit.key, request.digest)
-    if manifest is None:
+    done = shards.load_done(request.layout, unit.key, request.digest)
+    if done is None:
         raise OutputError(f"the shard {request.layout.shard(unit.key)} disappeared while the run went on; run again")
-    merger.append(unit, [manifest])
+    merger.append(unit, done)
 
 
 EARLY_RECORDS = 10_000

@@ -22,14 +22,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from dataprep import journal
+from dataprep import journal, shards
 from dataprep.estimates import estimate
-from dataprep.indexed import bin_path, idx_path
 from dataprep.layout import RawFolder
+from dataprep.manifest import Counts
 from dataprep.sources import check_unchanged, remember, with_checksum
 from dataprep.stages import tokenize
 from dataprep.stages.download import Downloads
-from dataprep.storage import checksum, existing, explain
+from dataprep.storage import existing, explain
 from dataprep.units import Plan
 from dataprep.watcher import Progress
 
@@ -162,22 +162,19 @@ class Supply:
         Shards are not synced to disk one by one, so after a power failure a manifest may stand beside a hollow shard.
         """
         layout = self._request.layout
-        manifest = self._manifest(unit)
-        with contextlib.suppress(FileNotFoundError):
-            if manifest is not None and checksum(bin_path(layout.shard(unit.key))) == manifest.files.bin_checksum:
-                self._add_earlier(manifest.counts, 1)
-                return True
+        found = self._shards(unit)
+        if found is not None and all(shards.is_whole(layout, shard) for shard in found):
+            self._add_earlier(sum((shard.counts for shard in found), Counts()), 1)
+            return True
         with explain(layout.shard(unit.key), "clear"):
             layout.unit_manifest(unit.key).unlink(missing_ok=True)
         return False
 
-    def _manifest(self, unit: Unit) -> UnitManifest | None:
-        """What an earlier run says it made of a unit, if we `tokenize.may_use` it and its index is whole."""
-        manifest = tokenize.load_done(self._request.layout, unit.key, self._request.digest)
-        if manifest is None or not tokenize.may_use(self._job, manifest.engine):
-            return None
-        index = idx_path(self._request.layout.shard(unit.key))
-        return manifest if checksum(index) == manifest.files.idx_checksum else None
+    def _shards(self, unit: Unit) -> tuple[UnitManifest, ...] | None:
+        """What an earlier run says it made of a unit, if we `tokenize.may_use` it."""
+        found = shards.load_done(self._request.layout, unit.key, self._request.digest)
+        usable = found is not None and all(tokenize.may_use(self._job, shard.engine) for shard in found)
+        return found if usable else None
 
     def _find_merged(self) -> set[str]:
         """See which of the first units an earlier run merged for good; of them nothing stays among the shards.

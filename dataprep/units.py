@@ -142,8 +142,7 @@ class Plan:
         log.info("files of group %d are not, or not known to be, what they were: it is done again", number)
         self._fence()
         for unit in units:
-            with explain(self._layout.unit_manifest(unit.key), "clear"):
-                self._layout.unit_manifest(unit.key).unlink(missing_ok=True)
+            self._layout.forget(unit.key)
         del self._units[number]
 
     def cut(self, number: int, noted: list[str | None]) -> list[Unit]:

@@ -180,6 +180,10 @@ class IndexedWriter:
         self.bin.undo(mark.bin)
         self.index.move(*mark.counts)
 
+    def rename(self, prefix: Path) -> None:
+        """Be called otherwise once it is committed, in the same folder."""
+        self.prefix, self.bin.path = prefix, bin_path(prefix)
+
     def commit(self) -> AtomicFile:
         """Give both files their names, the ``.idx`` last; returns the closed ``.idx`` for its size and checksum."""
         self.bin.commit()

@@ -1,8 +1,8 @@
 """Units, and the manifests that prove units and datasets complete.
 
     Slice            a part of one source file:   (file, start, stop)
-    Unit             consecutive slices -> one shard
-    UnitManifest     what became of them; written after the shard, its presence says "done"
+    Unit             consecutive slices -> one shard; of a long one, shards in pieces
+    UnitManifest     what became of them; written after a shard, the last one's presence says "done"
     DatasetManifest  what the dataset is, made of what, proved how; written last, its presence says "exists"
     PairManifest     the same of one pair that was made from other pairs
 

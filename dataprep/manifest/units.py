@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
+from dataprep.batches import Cursor
 from dataprep.specs import Model
 
 SCHEMA = 1
@@ -126,7 +127,18 @@ class PairFiles(Model):
 
 
 class UnitManifest(Model):
-    """The proof that a unit is done."""
+    """The proof that a shard is whole: the one of its unit, or a piece.
+
+    The shard of a long unit comes in pieces, so that who goes on with it after a death need not begin anew. The last
+    one has the unit's name, and says that the unit is done.
+
+    Attributes:
+        unit: name of the shard's files: the unit's key, for a piece that others follow with its number behind it.
+        rejects_checksum: of the rejects beside the shard, as in `PairFiles`; None: not known.
+        pieces: how many come before this one.
+        begin: where in its slice it begins; None: at the start of its unit.
+        end: where the next one begins; None: there is none.
+    """
 
     schema_version: int = SCHEMA
     unit: str
@@ -135,6 +147,10 @@ class UnitManifest(Model):
     counts: Counts
     slices: tuple[SliceRows, ...]
     files: PairFiles
+    rejects_checksum: str | None = None
+    pieces: int = 0
+    begin: Cursor | None = None
+    end: Cursor | None = None
     engine: str
     wall_seconds: float
     cpu_seconds: float

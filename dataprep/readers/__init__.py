@@ -28,6 +28,7 @@ from dataprep.readers.groups import group
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dataprep.batches import Cursor
     from dataprep.manifest import Slice
     from dataprep.specs import FileFormat, ReaderSpec, SourceFile
 
@@ -63,26 +64,33 @@ def cut(index: int, file: SourceFile, reader: ReaderSpec, unit_bytes: int) -> li
     return _FORMATS[file.format].cut(index, file, reader, unit_bytes)
 
 
-def read(file: SourceFile, part: Slice, reader: ReaderSpec, batch_bytes: int) -> Iterator[TextBatch]:
+def read(
+    file: SourceFile, part: Slice, reader: ReaderSpec, batch_bytes: int, begin: Cursor | None = None
+) -> Iterator[TextBatch]:
     """The records of one slice, in source order.
 
-    ``num_source_bytes`` of the batches add up to ``part.num_bytes``, and their ``num_lines`` to the newlines of the
-    slice. A batch may hold no documents, and the last one nothing but some source bytes.
+    ``num_source_bytes`` of the batches add up to ``part.num_bytes``, and their ``num_lines`` to the newlines of what is
+    read of the slice. A batch may hold no documents, and the last one nothing but some source bytes.
 
     Args:
         file: the file, unchanged since `cut`.
         part: one of its slices.
         reader: how it is read.
         batch_bytes: text per batch, about; a longer record makes a longer batch.
+        begin: what an earlier batch of the same slice had as its cursor: only what follows it is read.
 
     Yields:
         Batches whose rows and lines are counted within the slice. Rows of JSON lines are lines that are not blank.
+        Where those are that have a cursor depends on the content of the slice alone, as everything else does.
 
     Raises:
         SourceError: unreadable, truncated or corrupt.
     """
-    left, row = part.num_bytes, 0
-    batches = _FORMATS[file.format].read(file, part, reader, batch_bytes)
+    left, row = part.num_bytes, 0 if begin is None else begin.num_rows
+    if begin is None:
+        batches = _FORMATS[file.format].read(file, part, reader, batch_bytes)
+    else:  # the only ones that give cursors
+        batches = ranges.read(file, part, reader, batch_bytes, begin)
     for batch in batches if reader.group_rows == 1 else group(batches, reader.group_rows):
         left -= batch.num_source_bytes
         row = batch.first_row + batch.num_rows

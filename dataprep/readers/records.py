@@ -8,6 +8,7 @@ Every byte of the stream but a byte order mark is in exactly one of the items, a
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -109,6 +110,12 @@ class Splitter:
         block_bytes: of data in a block, about; a longer record makes a longer block.
         max_bytes: a longer record is not kept, but where it ends in the same block.
         offset: where in the file the stream starts; at 0 a UTF-8 byte order mark is left out.
+
+    Attributes:
+        offset: of what follows the item that was yielded last.
+        line: newlines in the stream before that; may be set before the first item.
+        stop_at: a block ends with the first record that ends here or behind.
+        most_records: in a block; takes the place of `stop_at`. Both may be set between two items.
     """
 
     def __init__(
@@ -123,7 +130,9 @@ class Splitter:
         self._buffer = bytearray(self._block_bytes)
         self._filled = 0
         self._ended = False
-        self._offset, self._line = offset, 0
+        self.offset, self.line = offset, 0
+        self.stop_at = sys.maxsize
+        self.most_records: int | None = None
 
     def split(self) -> Iterator[Block | LongRecord]:
         """Yield all records in order, once.
@@ -131,14 +140,14 @@ class Splitter:
         Memory is about one block, or the longest record allowed and one block.
         """
         searched = 0
-        if self._offset == 0:
+        if self.offset == 0:
             self._drop_bom()
         while not self._ended:
             self._read_more()
             cuts = self._find(searched)
             if len(cuts):
                 end = int(cuts[-1]) + self._gap
-                yield self._block(end, cuts)
+                yield from self._blocks(end, cuts)
                 self._drop(end)
             elif self._filled >= self._limit and not self._ended:
                 yield self._skip_record()
@@ -150,23 +159,37 @@ class Splitter:
             stops = self._find(0)
             if not len(stops) or stops[-1] + self._gap < self._filled:
                 stops = np.append(stops, self._filled)
-            yield self._block(self._filled, stops)
+            yield from self._blocks(self._filled, stops)
 
-    def _block(self, end: int, stops: Offsets) -> Block:
-        """The first `end` bytes, which hold whole records that end at `stops`."""
-        data = np.frombuffer(self._buffer, np.uint8, end)
+    def _blocks(self, end: int, stops: Offsets) -> Iterator[Block]:
+        """The first `end` bytes, which hold whole records that end at `stops`; one block unless it is to end before."""
+        base, begin, first = self.offset, 0, 0
+        ends = np.minimum(stops + self._gap, end)
+        while first < len(stops):
+            if self.most_records is not None:
+                last = first + self.most_records - 1
+            else:
+                last = max(first, int(np.searchsorted(ends, self.stop_at - base)))
+            last = min(last, len(stops) - 1)
+            yield self._block(begin, int(ends[last]), stops[first : last + 1])
+            begin, first = int(ends[last]), last + 1
+
+    def _block(self, begin: int, end: int, stops: Offsets) -> Block:
+        """Bytes [begin, end) of the buffer, which hold whole records that end at `stops`."""
+        data = np.frombuffer(self._buffer, np.uint8, end - begin, begin)
+        stops, end = stops - begin, end - begin
         starts = np.concatenate((np.zeros(1, np.int64), stops[:-1] + self._gap))
         if self._separator == b"\n":
             num_lines = len(stops) - int(stops[-1] == end)
         else:
             num_lines = int(np.count_nonzero(data == ord("\n")))
-        block = Block(self._offset, self._line, num_lines, data, starts, stops)
-        self._offset += end
-        self._line += num_lines
+        block = Block(self.offset, self.line, num_lines, data, starts, stops)
+        self.offset += end
+        self.line += num_lines
         return block
 
     def _skip_record(self) -> LongRecord:
-        offset, line = self._offset, self._line
+        offset, line = self.offset, self.line
         head, num_bytes, last, blank = b"", 0, 0, True
         while True:
             cuts = self._find(0)
@@ -178,11 +201,11 @@ class Splitter:
             last = view[-1] if end else last
             num_bytes += end
             taken = end + (self._gap if len(cuts) else 0)
-            self._line += self._buffer.count(b"\n", 0, taken)
+            self.line += self._buffer.count(b"\n", 0, taken)
             self._drop(taken)
             if len(cuts) or self._ended:
-                self._offset += num_bytes + self._gap
-                return LongRecord(offset, line, self._line - line, head, num_bytes, last, blank)
+                self.offset += num_bytes + (self._gap if len(cuts) else 0)
+                return LongRecord(offset, line, self.line - line, head, num_bytes, last, blank)
             self._fill_to(self._block_bytes)
 
     def _find(self, begin: int) -> Offsets:
@@ -194,7 +217,7 @@ class Splitter:
         self._fill_to(len(BOM))
         if self._filled == len(BOM) and self._buffer.startswith(BOM):
             self._drop(len(BOM))
-            self._offset = len(BOM)
+            self.offset = len(BOM)
 
     def _read_more(self) -> None:
         target = self._block_bytes if self._filled < self._block_bytes else self._filled + self._block_bytes

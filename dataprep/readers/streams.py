@@ -12,6 +12,7 @@ What a record is, is not known here: `records` cuts a stream into them.
 from __future__ import annotations
 
 import bz2
+import collections
 import io
 import lzma
 import os
@@ -49,6 +50,14 @@ class ByteStream(Protocol):
 
         Raises:
             SourceError: unreadable, truncated or corrupt.
+        """
+
+    def place_before(self, offset: int) -> tuple[int, int]:
+        """The last place known at which decompression can begin to read from `offset` on, or 0, 0.
+
+        Returns:
+            The byte on disk, and which byte of the decompressed file is there. What is before it is forgotten: later
+            calls ask for no smaller `offset`.
         """
 
 
@@ -106,8 +115,13 @@ def open_range(path: Path, start: int, stop: int) -> Iterator[ByteStream]:
 
 
 @contextmanager
-def open_stream(path: Path, compression: Compression) -> Iterator[ByteStream]:
-    """All of a file, decompressed; ``position`` counts compressed bytes.
+def open_stream(path: Path, compression: Compression, place: tuple[int, int] = (0, 0)) -> Iterator[ByteStream]:
+    """A file from its start or from a place on, decompressed; ``position`` counts compressed bytes.
+
+    Args:
+        path: the file.
+        compression: its container.
+        place: what `ByteStream.place_before` gave for the same file.
 
     Raises:
         SourceError: it cannot be opened.
@@ -116,9 +130,9 @@ def open_stream(path: Path, compression: Compression) -> Iterator[ByteStream]:
         if compression == "none":
             yield _Range(path, file, 0, os.fstat(file.fileno()).st_size)
         elif compression == "zstd":
-            yield _Frames(path, file)
+            yield _Frames(path, file, place)
         else:
-            yield _Members(path, file, compression)
+            yield _Members(path, file, compression, place)
 
 
 @contextmanager
@@ -152,12 +166,31 @@ class _Range:
         self.position += count
         return count
 
+    def place_before(self, offset: int) -> tuple[int, int]:
+        return 0, 0
+
 
 class _Compressed:
-    """What all containers share: counted reads, and one error text."""
+    """What all containers share: counted reads, places to begin at, and one error text."""
 
-    def __init__(self, path: Path, file: io.FileIO) -> None:
-        self._path, self._file, self.position = path, file, 0
+    def __init__(self, path: Path, file: io.FileIO, place: tuple[int, int]) -> None:
+        self._path, self._file = path, file
+        self.position, self._offset = place
+        self._places = collections.deque([place])
+        file.seek(self.position)
+
+    def _note_place(self, position: int) -> None:
+        """Decompression can begin at byte `position` of the file; one that is hardly behind another is not noted."""
+        if self._is_far():
+            self._places.append((position, self._offset))
+
+    def _is_far(self) -> bool:
+        return self._offset - self._places[-1][1] >= CHUNK_BYTES
+
+    def place_before(self, offset: int) -> tuple[int, int]:
+        while len(self._places) > 1 and self._places[1][1] <= offset:
+            self._places.popleft()
+        return self._places[0]
 
     def read(self, size: int = CHUNK_BYTES) -> bytes:
         try:
@@ -184,8 +217,8 @@ def _new_decoder(compression: Compression) -> _Decoder:
 class _Members(_Compressed):
     """gzip, xz or bz2: one or more streams end to end; gzip and xz may have zero bytes between and behind them."""
 
-    def __init__(self, path: Path, file: io.FileIO, compression: Compression) -> None:
-        super().__init__(path, file)
+    def __init__(self, path: Path, file: io.FileIO, compression: Compression, place: tuple[int, int]) -> None:
+        super().__init__(path, file, place)
         self._compression = compression
         self._decoder: _Decoder | None = _new_decoder(compression)
         self._rest = b""
@@ -195,6 +228,7 @@ class _Members(_Compressed):
             out = self._decode(len(view))
             if out:
                 view[: len(out)] = out
+                self._offset += len(out)
                 return len(out)
         return 0
 
@@ -223,6 +257,7 @@ class _Members(_Compressed):
                 return False
             self._rest = rest if self._compression == "bz2" else rest.lstrip(b"\0")
             if self._rest:
+                self._note_place(self.position - len(self._rest))
                 self._decoder = _new_decoder(self._compression)
                 return True
 
@@ -231,30 +266,46 @@ class _Frames(_Compressed):
     """zstd: frames and skippable frames end to end.
 
     `zstandard` fills a buffer of ours, so that a small file that inflates enormously stays bounded, but ends
-    without a word where the input is cut (0.25, stream_reader). So the frames are walked beside it.
+    without a word where the input is cut (0.25, stream_reader). So the frames are walked beside it. Now and then a new
+    reader begins with a frame: only when one has come to its end is it known how much the frames before hold.
     """
 
-    def __init__(self, path: Path, file: io.FileIO) -> None:
-        super().__init__(path, file)
-        decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # what `zstd --long=31` writes
-        self._reader = decompressor.stream_reader(
+    def __init__(self, path: Path, file: io.FileIO, place: tuple[int, int]) -> None:
+        super().__init__(path, file, place)
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # what `zstd --long=31` writes
+        self._walker = _FrameWalker()
+        self._rest = b""
+        self._reader = self._new_reader()
+
+    def _new_reader(self) -> zstandard.ZstdDecompressionReader:
+        return self._decompressor.stream_reader(
             cast("IO[bytes]", self), CHUNK_BYTES, read_across_frames=True, closefd=False
         )
-        self._walker = _FrameWalker()
 
     def read(self, size: int = CHUNK_BYTES) -> bytes:
-        data = super().read(size)
-        self._walker.feed(data)
-        return data
+        if self._walker.complete and self._is_far():
+            return b""  # the end, for this reader
+        data = self._rest or super().read(size)
+        end = self._walker.feed(data)
+        self._rest = data[end:]
+        return data[:end]
 
     def readinto(self, view: memoryview) -> int:
-        try:
-            count = self._reader.readinto(view)
-        except zstandard.ZstdError as error:
-            raise self.broken(str(error)) from error
-        if count == 0 and not self._walker.complete:
-            raise self.broken("the end of the frame is missing")
-        return count
+        while True:
+            try:
+                count = self._reader.readinto(view)
+            except zstandard.ZstdError as error:
+                raise self.broken(str(error)) from error
+            if count:
+                self._offset += count
+                return count
+            if not self._walker.complete:
+                raise self.broken("the end of the frame is missing")
+            self._rest = self._rest or super().read()
+            if not self._rest:
+                return 0
+            self._note_place(self.position - len(self._rest))
+            self._reader = self._new_reader()
 
 
 class _FrameWalker:
@@ -269,13 +320,16 @@ class _FrameWalker:
     def complete(self) -> bool:
         return self._between and not self._held and self._skip == 0
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> int:
+        """Look at the bytes that follow, up to the end of a frame; returns how many those are."""
         at = 0
         while at < len(data):
             if self._skip:
                 jump = min(self._skip, len(data) - at)
                 self._skip -= jump
                 at += jump
+                if self.complete:
+                    break
                 continue
             piece = data[at : at + self._wanted - len(self._held)]
             self._held += piece
@@ -283,6 +337,9 @@ class _FrameWalker:
             if len(self._held) == self._wanted:
                 held, self._held = self._held, b""
                 self._wanted = self._steps.send(held)
+                if self.complete:
+                    break
+        return at
 
     def _walk(self) -> Generator[int, bytes, None]:
         """Yield how many bytes are wanted next; ``_skip`` more pass unseen before them."""

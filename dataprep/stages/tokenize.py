@@ -8,12 +8,14 @@ and unit alone, so that the same unit, done twice at once after a worker was los
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import socket
 import threading
 import time
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,24 +25,26 @@ from dataprep import parity, readers
 from dataprep.definitions import load
 from dataprep.encoders import open_engine, open_reference
 from dataprep.errors import OutputError
-from dataprep.indexed import IndexedWriter, idx_path
 from dataprep.layout import Layout
-from dataprep.manifest import Counts, PairFiles, SliceRows, UnitManifest
+from dataprep.manifest import Counts, SliceRows, UnitManifest
 from dataprep.policy import choose, finish
+from dataprep.shards import Attempt, ShardWriter, load_pieces
 from dataprep.sources import check_unchanged
 from dataprep.specs import Recipe, Runtime
-from dataprep.storage import AtomicFile, write_json
+from dataprep.storage import write_json
 from dataprep.watcher import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dataprep.batches import Reject, TextBatch, TokenBatch
+    from dataprep.batches import Cursor, Reject, TextBatch, TokenBatch
     from dataprep.definitions import Definition
     from dataprep.encoders import Encoder
-    from dataprep.manifest import Unit
+    from dataprep.manifest import Slice, Unit
 
     Report = Callable[[Progress], None]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ def _recipe(path: Path, digest: str, mtime_ns: int) -> Recipe:
 
 
 def run(job: Job, unit: Unit, report: Report) -> None:
-    """Make the shard of one unit, unless its manifest is there already.
+    """Make the shard of one unit, unless its manifest is there already; in pieces, if it is long.
 
     Args:
         job: the run it belongs to.
@@ -107,75 +111,29 @@ def run(job: Job, unit: Unit, report: Report) -> None:
         SourceError: a file is corrupt, or changed.
         EncodeError: engine and reference disagree, or an id does not fit.
         OutputError: the file system refuses.
+        ClusterError: the unit killed its worker too often.
     """
     if job.layout.unit_manifest(unit.key).exists():
         return
-    start, cpu = time.monotonic(), time.thread_time()
     recipe = job.recipe
-    bench = _bench(job, recipe)
-    prefix = job.layout.shard(unit.key)
-    with (
-        IndexedWriter(prefix, recipe.dtype, durable=False, empty_sequences=recipe.writes_empty_sequences) as writer,
-        AtomicFile(job.layout.unit_rejects(unit.key), durable=False) as rejects,
-    ):
-        work = _Work(job, bench, writer, rejects, unit.limit)
-        rows = []
-        for work.part, part in enumerate(unit.slices):
+    with Attempt(job.layout, unit, recipe) as attempt, contextlib.closing(_Work(job, unit)) as work:
+        report(work.earlier)
+        for part in unit.slices:
             file = recipe.files[part.file]
             check_unchanged(file)
-            before, num_lines = work.counts, 0
-            for batch in readers.read(file, part, recipe.reader, job.batch_bytes):
+            for batch in readers.read(file, part, recipe.reader, job.batch_bytes, work.begin):
                 report(work.add(batch))
-                num_lines += batch.num_lines
                 if work.full:
                     break
+                if batch.cursor is not None and work.may_end:
+                    check_unchanged(file)
+                    work.end_piece(part, batch.cursor)
+                    attempt.progressed()
             check_unchanged(file)
-            rows.append(
-                SliceRows(
-                    file=part.file,
-                    start=part.start,
-                    stop=part.stop,
-                    num_records=work.counts.num_records - before.num_records,
-                    num_documents=work.counts.num_documents - before.num_documents,
-                    num_lines=num_lines,
-                )
-            )
+            work.end_slice(part)
             if work.full:
                 break
-        idx = writer.commit()
-        files = PairFiles(
-            bin_bytes=writer.bin.num_bytes,
-            bin_checksum=writer.bin.checksum,
-            idx_bytes=idx.num_bytes,
-            idx_checksum=idx.checksum,
-        )
-    manifest = UnitManifest(
-        unit=unit.key,
-        recipe_digest=job.digest,
-        dtype=recipe.dtype,
-        counts=work.counts,
-        slices=tuple(rows),
-        files=files,
-        engine=_label(bench.engine),
-        wall_seconds=time.monotonic() - start,
-        cpu_seconds=time.thread_time() - cpu,
-    )
-    write_json(job.layout.unit_manifest(unit.key), manifest.to_json(), durable=False)
-
-
-def load_done(layout: Layout, key: str, digest: str) -> UnitManifest | None:
-    """The manifest of a unit that is done, or None: not done, of another recipe, or its index is not there whole.
-
-    Its ``.bin`` may have gone into the merged one.
-    """
-    try:
-        value = json.loads(layout.unit_manifest(key).read_text(encoding="utf-8"))
-        manifest = UnitManifest.model_validate_json(json.dumps(value))
-        size = idx_path(layout.shard(key)).stat().st_size
-    except (OSError, ValueError):
-        return None
-    whole = size == manifest.files.idx_bytes
-    return manifest if whole and manifest.recipe_digest == digest and manifest.unit == key else None
+        work.commit()
 
 
 @dataclass(frozen=True)
@@ -257,22 +215,86 @@ def gate(job: Job, unit: Unit | None) -> Gate:
 
 
 class _Work:
-    """One unit while it is worked: what has been written and counted so far."""
+    """One unit while it is worked: the shard that is written, and what was read and counted for it so far.
 
-    def __init__(self, job: Job, bench: Bench, writer: IndexedWriter, rejects: AtomicFile, limit: int | None) -> None:
-        self.recipe, self.runtime, self.definition = job.recipe, job.runtime, bench.definition
-        self.engine, self.reference = bench.engine, bench.reference
-        self.writer, self.rejects, self.limit = writer, rejects, limit
-        self.part = 0
-        self.counts = Counts()
+    Attributes:
+        begin: where to begin in the slice: behind the pieces that are there; None: at its start.
+        earlier: what those pieces hold, but for their source bytes: those are passed over, and told of then.
+        may_end: whether pieces may end before the unit does: of one slice, without a limit.
+    """
+
+    def __init__(self, job: Job, unit: Unit) -> None:
+        self._job, self._unit, self._bench = job, unit, _bench(job, job.recipe)
+        self.recipe, self.runtime = job.recipe, job.runtime
+        self.may_end = len(unit.slices) == 1 and unit.limit is None
+        pieces = load_pieces(job.layout, unit.key, job.digest, partial(may_use, job)) if self.may_end else []
+        if pieces:
+            log.info("%s: going on behind %d pieces", self.recipe.files[unit.slices[0].file].path, len(pieces))
+        before = sum((piece.counts for piece in pieces), Counts())
+        self._num_pieces, self._num_before = len(pieces), before.num_documents
+        self.earlier = Progress(0, before.num_documents, before.num_tokens, before.num_text_bytes, earlier=True)
+        self._open(pieces[-1].end if pieces else None)
+
+    def _open(self, begin: Cursor | None) -> None:
+        self.begin = begin
+        self._start, self._cpu = time.monotonic(), time.thread_time()
+        self.counts, self._slices, self._before, self._num_lines = Counts(), list[SliceRows](), Counts(), 0
+        self._shard = ShardWriter(self._job.layout, self._unit.key, self.recipe)
         self._mark = self._save()
+
+    def close(self) -> None:
+        """Remove what was not committed."""
+        self._shard.close()
 
     @property
     def full(self) -> bool:
-        return self.limit is not None and self.counts.num_documents >= self.limit
+        return self._unit.limit is not None and self.counts.num_documents >= self._unit.limit
 
-    def _save(self) -> tuple[Any, Any, Counts]:
-        return self.writer.mark(), self.rejects.mark(), self.counts
+    def _save(self) -> tuple[Any, Counts]:
+        return self._shard.mark(), self.counts
+
+    def end_slice(self, part: Slice) -> None:
+        """Note what became of a slice, or of a piece of it."""
+        self._slices.append(
+            SliceRows(
+                file=part.file,
+                start=part.start,
+                stop=part.stop,
+                num_records=self.counts.num_records - self._before.num_records,
+                num_documents=self.counts.num_documents - self._before.num_documents,
+                num_lines=self._num_lines,
+            )
+        )
+        self._before, self._num_lines = self.counts, 0
+
+    def end_piece(self, part: Slice, end: Cursor) -> None:
+        """Commit what was added so far, and begin anew behind it."""
+        self.end_slice(part)
+        self.commit(end)
+        self._num_pieces += 1
+        self._num_before += self.counts.num_documents
+        self._open(end)
+
+    def commit(self, end: Cursor | None = None) -> None:
+        """Give the shard its name, that of a piece or that of the unit, then its manifest."""
+        layout, key = self._job.layout, self._unit.key
+        name = key if end is None else layout.piece(key, self._num_pieces)
+        manifest = UnitManifest(
+            unit=name,
+            recipe_digest=self._job.digest,
+            dtype=self.recipe.dtype,
+            counts=self.counts,
+            slices=tuple(self._slices),
+            files=self._shard.commit(name),
+            rejects_checksum=self._shard.rejects.checksum,
+            pieces=self._num_pieces,
+            begin=self.begin,
+            end=end,
+            engine=_label(self._bench.engine),
+            wall_seconds=time.monotonic() - self._start,
+            cpu_seconds=time.thread_time() - self._cpu,
+        )
+        write_json(layout.unit_manifest(name), manifest.to_json(), durable=False)
 
     def add(self, batch: TextBatch) -> Progress:
         """Encode one batch and write its documents."""
@@ -280,15 +302,15 @@ class _Work:
         if batch.restart:
             self._mark = self._save()
         if batch.undo:
-            writer, rejects, self.counts = self._mark
-            self.writer.undo(writer)
-            self.rejects.undo(rejects)
-        tokens = self.engine.encode(batch)
+            mark, self.counts = self._mark
+            self._shard.undo(mark)
+        tokens = self._bench.engine.encode(batch)
         audited = self._audit(batch, tokens)
-        left = None if self.limit is None else self.limit - self.counts.num_documents
-        batch, tokens, dropped = choose(batch, tokens, self.recipe, self.definition, left)
+        limit = self._unit.limit
+        left = None if limit is None else limit - self.counts.num_documents
+        batch, tokens, dropped = choose(batch, tokens, self.recipe, self._bench.definition, left)
         finished = finish(tokens, self.recipe)
-        self.writer.append(finished)
+        self._shard.pair.append(finished)
         self._keep(batch.rejects)
         reasons: dict[str, int] = {}
         for reject in batch.rejects:
@@ -308,48 +330,50 @@ class _Work:
             specials=dropped.specials,
         )
         self.counts = self.counts + added
+        self._num_lines += batch.num_lines
         return Progress(
             batch.num_source_bytes,
             self.counts.num_documents - before.num_documents,  # below zero where a row group was taken back
             self.counts.num_tokens - before.num_tokens,
             self.counts.num_text_bytes - before.num_text_bytes,
+            earlier=self.begin is not None and not self.counts.num_records,  # passed over to get to `begin`
         )
 
     def _audit(self, batch: TextBatch, tokens: TokenBatch) -> int:
         """Encode one document in `audit_rate` by the reference too, the unit's first among them."""
-        rate = self.runtime.audit_rate
-        if rate == 0 or not len(batch) or self.engine.name == self.reference.name:
+        rate, engine, reference = self.runtime.audit_rate, self._bench.engine, self._bench.reference
+        if rate == 0 or not len(batch) or engine.name == reference.name:
             return 0
         keep = np.zeros(len(batch), np.bool_)
-        keep[-self.counts.num_documents % rate :: rate] = True
+        keep[-(self._num_before + self.counts.num_documents) % rate :: rate] = True
         keep &= batch.lengths <= parity.MAX_BYTES
         if not keep.any():
             return 0
         sample, rows = batch.select(keep), batch.row_numbers()[keep]
         parity.compare(
             tokens.select(keep),
-            self.reference.encode(sample),
-            self.engine,
-            self.reference,
+            reference.encode(sample),
+            engine,
+            reference,
             lambda i: (
-                f"{batch.file}, record {rows[i] + 1} of unit {self.writer.prefix.name}, beginning "
-                f"{sample.document(i)[:60]!r}"
+                f"{batch.file}, record {rows[i] + 1} of unit {self._unit.key}, beginning {sample.document(i)[:60]!r}"
             ),
         )
         return len(sample)
 
     def _keep(self, rejects: tuple[Reject, ...]) -> None:
+        row, line = (self.begin.num_rows, self.begin.num_lines) if self.begin is not None else (0, 0)
         for reject in rejects:
-            line = {
-                "part": self.part,
+            value = {
+                "part": len(self._slices),
                 "file": reject.file,
                 "reason": reject.reason,
-                "row": reject.row,
-                "line": reject.line,
+                "row": reject.row - row,
+                "line": reject.line - line if reject.line >= 0 else -1,
                 "byte_offset": reject.offset if reject.offset >= 0 else None,
                 "group": reject.group if reject.group >= 0 else None,
                 "count": reject.count,
                 "detail": reject.detail,
                 "content": reject.record.decode("utf-8", "backslashreplace"),
             }
-            self.rejects.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
+            self._shard.rejects.write(json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
