@@ -275,14 +275,14 @@ def test_a_damaged_piece_of_a_finished_unit(case):
 
 def test_a_power_failure_behind_a_merge_of_pieces(case, monkeypatch):
     """The shards are gone, the merged file is hollow in the middle: the unit is done again from its first byte."""
-    monkeypatch.setattr("dataprep.stages.merge.FLUSH_BYTES", 1)
+    monkeypatch.setattr("dataprep.stages.merge.FLUSH_BYTES", 512)
     with monkeypatch.context() as patch:
         patch.setattr(runner, "verify", _stop)
         for damage in (False, True):
             with pytest.raises(OutputError, match="stopped"):
                 case.run()
             if damage:
-                (merged,) = case.output.glob("work/*/merged-*/*.bin")
+                (merged,) = case.output.glob("work/*/merged-*/dataset/*.bin")
                 with merged.open("r+b") as file:
                     file.seek(merged.stat().st_size // 2)
                     file.write(bytes(1000))
