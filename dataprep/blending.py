@@ -131,7 +131,7 @@ def write_blend(mixture: Mixture, datasets: Sequence[tuple[str, DatasetManifest]
     return blend
 
 
-def _resolve(
+def resolve_mixture(
     mixture: Mixture, tokenizer: str, output: str | Path, limit: int | None, settings: Sequence[str]
 ) -> list[Request]:
     """The requests of a mixture, one for each corpus.
@@ -169,16 +169,17 @@ def plan_mixture(
     settings: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """What `run_mixture` with the same arguments would do, see `planning.plan`; of each corpus."""
-    return [describe(request) for request in _resolve(mixture, tokenizer, output, limit, settings)]
+    return [describe(request) for request in resolve_mixture(mixture, tokenizer, output, limit, settings)]
 
 
-def run_mixture(
+def run_mixture(  # noqa: PLR0913 - what a command line gives
     mixture: Mixture,
     tokenizer: str,
     output: str | Path = "data",
     limit: int | None = None,
     settings: Sequence[str] = (),
     watcher: Watcher | None = None,
+    wait: bool = False,
 ) -> Blend:
     """Make every corpus of a mixture a dataset, one after the other, and write the blend for the trainer.
 
@@ -187,15 +188,16 @@ def run_mixture(
         tokenizer, output, settings: see `planning.resolve`; `settings` hold for all corpora.
         limit: at most this many documents of each.
         watcher: is told how it gets on.
+        wait: for other runs of the same datasets to end.
 
     Raises:
         SpecError: the request is wrong, for any of the corpora; nothing was started.
         DataprepError: the work failed; what was finished is kept.
     """
-    requests = _resolve(mixture, tokenizer, output, limit, settings)
+    requests = resolve_mixture(mixture, tokenizer, output, limit, settings)
     results = []
     for number, request in enumerate(requests):
         log.info("%s: %s, %d of %d", mixture.name, request.recipe.corpus, number + 1, len(requests))
-        results.append(execute(request, watcher or Silent()))
+        results.append(execute(request, watcher or Silent(), wait))
     datasets = [(result.prefix, result.manifest) for result in results]
     return write_blend(mixture, datasets, requests[0].layout.output)

@@ -1,7 +1,7 @@
 """The command line: parse, call, print; nothing else. The commands themselves are in `commands`.
 
 Results go to stdout, progress and messages to stderr. Exit codes: 0 done, 1 the work or the check failed,
-2 a bad request, 130 interrupted. Everything heavy is imported inside the command that needs it.
+2 a bad request, 130 interrupted, 143 told to end. Everything heavy is imported inside the command that needs it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,39 @@ from typing import NoReturn
 
 import typer
 
-from dataprep.commands import corpora, diff, inspect, preprocess, repair, reshape, verify, where
+from dataprep.commands import (
+    corpora,
+    diff,
+    doctor,
+    inspect,
+    preprocess,
+    repair,
+    reshape,
+    run,
+    status,
+    unlock,
+    verify,
+    where,
+)
 from dataprep.commands.app import app, note
-from dataprep.errors import DataprepError
+from dataprep.errors import DataprepError, Terminated, TimeIsUp
 
-__all__ = ["app", "corpora", "diff", "inspect", "main", "preprocess", "repair", "reshape", "verify", "where"]
+__all__ = [
+    "app",
+    "corpora",
+    "diff",
+    "doctor",
+    "inspect",
+    "main",
+    "preprocess",
+    "repair",
+    "reshape",
+    "run",
+    "status",
+    "unlock",
+    "verify",
+    "where",
+]
 
 UsageProblem: type[BaseException] = typer.BadParameter.__mro__[2]
 """Click's ClickException, which typer carries under a private name."""
@@ -36,13 +64,17 @@ def _open_streams() -> None:
 
 
 def _noted_interrupts() -> list[int]:
-    """Filled with the signals of Ctrl-C from now on, each of which raises KeyboardInterrupt as before."""
+    """Filled with the signals of Ctrl-C from now on, each of which raises KeyboardInterrupt as before, and SIGTERM."""
     interrupts: list[int] = []
 
     def interrupt(number: int, frame: object) -> NoReturn:
         interrupts.append(number)
-        raise KeyboardInterrupt
+        kinds = {int(signal.SIGTERM): Terminated, int(signal.SIGUSR1): TimeIsUp}
+        raise kinds.get(number, KeyboardInterrupt)
 
+    signal.signal(signal.SIGTERM, interrupt)
+    if "SLURM_JOB_ID" in os.environ:
+        signal.signal(signal.SIGUSR1, interrupt)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in a script's background
         signal.signal(signal.SIGINT, interrupt)
     return interrupts
@@ -84,11 +116,16 @@ def main() -> NoReturn:
     gc.set_threshold(100_000)
 
     _open_streams()
-    code = _run(_noted_interrupts())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # too late to stop anything
+    interrupts = _noted_interrupts()
+    code = _run(interrupts)
+    for number in {signal.SIGINT, signal.SIGTERM, *interrupts}:
+        signal.signal(number, signal.SIG_IGN)  # too late to stop anything
     if code == 130:  # Typer turns a KeyboardInterrupt into this, without a word
         goes_on = {"download", "preprocess", "run"} & set(sys.argv)
-        note("interrupted" + ("; run the same command again to go on: what is finished is kept" if goes_on else ""))
+        what = "interrupted"
+        if set(interrupts) & {signal.SIGTERM, signal.SIGUSR1}:
+            code, what = 128 + signal.SIGTERM, "told to end"
+        note(what + ("; run the same command again to go on: what is finished is kept" if goes_on else ""))
     try:
         sys.stdout.flush()
     except OSError as error:

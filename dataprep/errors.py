@@ -7,6 +7,7 @@
     |-- FormatError         a .bin/.idx that does not parse: expected, found
     |-- OutputError         the output folder refuses: full, read-only, damaged
     |-- BusyError           another run holds the output
+    |-- LostClaimError      another run took the output over from this one
     |-- ClusterError        work that was lost too often
     `-- Cancelled           the run was told to stop; finished work stays
 
@@ -60,8 +61,20 @@ class BusyError(DataprepError):
     """Another run holds this output."""
 
 
+class LostClaimError(DataprepError):
+    """Another run took this output over: this one was silent for too long, or somebody unlocked it."""
+
+
 class ClusterError(DataprepError):
     """A unit was lost with its worker more often than is reasonable."""
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was told to end by SIGTERM, as schedulers of jobs do; what Ctrl-C does, for another exit code."""
+
+
+class TimeIsUp(Terminated):
+    """The job that the process is in was told by SIGUSR1 that its time is about to end."""
 
 
 class Cancelled(DataprepError):

@@ -8,10 +8,14 @@
         listing-<digest>.json                   what there is to fetch; for runs without network
         contents/<name>/<first row>.parquet     texts whose ids a file holds; <name>.json once all are there
         in-use                                  locked by every run that uses the folder
+      work/job-<number>.log                     what a job of Slurm said
       work/<recipe digest>/                     one run in progress
-        recipe.json  plan.jsonl  lock  events.jsonl
+        recipe.json  plan.jsonl
+        progress.json                           how the run stands, or stood when its driver last wrote
+        claim/                                  who may write here, see `claims`; each has a number, its epoch
+        events-<epoch>.jsonl                    what happened under that claim
         shards/<unit>.bin .idx .json            the .json, written last, says that the unit is done
-        merged/                                 what is safe here is in no shard any more
+        merged-<epoch>/                         what is safe here is in no shard any more
           receipts.jsonl                        the units that it is, see `journal`
           lengths                               of their documents in tokens, int32 each
           dataset/                              their .bin; then .idx and manifest.json
@@ -35,7 +39,7 @@ import json
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +47,11 @@ from dataprep.errors import SpecError
 from dataprep.storage import MARK, explain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+
+
+RECEIPTS, STAGED = "receipts.jsonl", "dataset"
+"""In the folder of what is merged: the journal, and the folder that becomes the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,7 @@ class Layout:
         dataset: the folder the dataset is published as.
         link: the name that points to the newest dataset of this corpus and tokenizer.
         stem: file name of the prefix, e.g. ``sample_text_document``.
+        epoch: of the claim that whoever uses this holds; 0: none.
     """
 
     output: Path
@@ -63,6 +72,7 @@ class Layout:
     dataset: Path
     link: Path
     stem: str
+    epoch: int = 0
 
     @classmethod
     def of(cls, output: Path, corpus: str, tokenizer: str, digest: str) -> Layout:
@@ -83,13 +93,26 @@ class Layout:
     def plan(self) -> Path:
         return self.work / "plan.jsonl"
 
+    def at(self, epoch: int) -> Layout:
+        """The same, for who holds this claim."""
+        return replace(self, epoch=epoch)
+
     @property
-    def lock(self) -> Path:
-        return self.work / "lock"
+    def claim(self) -> Path:
+        return self.work / "claim"
 
     @property
     def events(self) -> Path:
-        return self.work / "events.jsonl"
+        """One file for each claim: two machines that append to one would damage it."""
+        return self.work / f"events-{self.epoch}.jsonl"
+
+    def all_events(self) -> list[Path]:
+        """The events of all claims, in their order."""
+        return _by_epoch(self.work.glob("events-*.jsonl"))
+
+    @property
+    def progress(self) -> Path:
+        return self.work / "progress.json"
 
     @property
     def shards(self) -> Path:
@@ -106,12 +129,15 @@ class Layout:
 
     @property
     def merged(self) -> Path:
-        """What grows while units are worked. A run that died leaves it to the next."""
-        return self.work / "merged"
+        """What grows while units are worked. A run that died leaves it to the next.
+
+        Who was overtaken finds it gone: `adopt` gave it the name of a later claim.
+        """
+        return self.work / f"merged-{self.epoch}"
 
     @property
     def receipts(self) -> Path:
-        return self.merged / "receipts.jsonl"
+        return self.merged / RECEIPTS
 
     @property
     def lengths(self) -> Path:
@@ -120,11 +146,15 @@ class Layout:
     @property
     def staged(self) -> Path:
         """The folder that becomes `dataset` by a rename."""
-        return self.merged / "dataset"
+        return self.merged / STAGED
 
     @property
     def merged_prefix(self) -> Path:
         return self.staged / self.stem
+
+    def all_merged(self) -> list[Path]:
+        """What earlier claims left merged, the newest last."""
+        return _by_epoch(self.work.glob("merged-*"))
 
     def shard(self, unit: str) -> Path:
         """The prefix of a unit's indexed pair."""
@@ -231,39 +261,77 @@ class RawFolder:
         return hashlib.sha256(f"{name}\n{identity}".encode()).hexdigest()[:24] + MARK
 
 
+def job_log(output: Path) -> Path:
+    """Where the job of a run says how it gets on; ``%j`` stands for its number."""
+    return Path(os.path.abspath(output)) / "work" / "job-%j.log"
+
+
 def _listing(asked: dict[str, Any]) -> str:
     return f"listing-{hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]}.json"
 
 
-def sweep(folder: Path) -> int:
-    """Remove what dead runs left half-written in a folder that this run holds; returns how many."""
-    count = 0
+def _by_epoch(paths: Iterable[Path]) -> list[Path]:
+    numbered = [(int(match[1]), path) for path in paths if (match := re.search(r"-(\d+)(\.jsonl)?$", path.name))]
+    return [path for _, path in sorted(numbered)]
+
+
+def adopt(layout: Layout, fence: Callable[[], None]) -> None:
+    """Give what an earlier claim merged the name of this one; older remains go.
+
+    Args:
+        layout: of who holds the claim.
+        fence: raises if it is not held any more.
+    """
+    with explain(layout.work, "take over"):
+        found = layout.all_merged()
+        fence()
+        for path in found[:-1]:
+            shutil.rmtree(path)
+        if found and found[-1] != layout.merged:
+            found[-1].rename(layout.merged)
+
+
+def sweep(folder: Path, fence: Callable[[], None] | None = None) -> int:
+    """Remove what dead runs left half-written in a folder that this run holds; returns how many.
+
+    It is looked for first, and only then `fence` is asked, which raises if the folder is not held any more: so nothing
+    of who may hold it by then is among it.
+    """
     with explain(folder, "clear"):
-        if folder.is_dir():
-            for path in folder.iterdir():
-                if MARK in path.name:
-                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
-                    count += 1
-    return count
+        found = [path for path in folder.iterdir() if MARK in path.name] if folder.is_dir() else []
+        if found and fence is not None:
+            fence()
+        for path in found:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+    return len(found)
 
 
-def clear_shards(layout: Layout) -> None:
+def clear_shards(layout: Layout, fence: Callable[[], None]) -> None:
     """Remove what a run made of its units; plan, recipe, events and rejects stay.
 
-    Receipts and manifests first: none is to stand without what it speaks of, not even when the run dies here.
+    Receipts and manifests first: none is to stand without what it speaks of, not even when the run dies here. See
+    `sweep` for `fence`.
     """
-    for folder in (layout.merged, layout.staged):
-        with explain(folder, "clear"), contextlib.suppress(FileNotFoundError):
-            for path in sorted(folder.iterdir(), key=lambda path: path != layout.receipts):
-                if path != layout.staged:
-                    path.unlink()
-    with explain(layout.merged, "clear"):
-        for folder in (layout.staged, layout.merged):
-            with contextlib.suppress(FileNotFoundError):
-                folder.rmdir()
+    folders = layout.all_merged()
+    fence()
+    for folder in folders:
+        with explain(folder, "clear"):
+            _clear_merged(folder)
     with explain(layout.shards, "clear"), contextlib.suppress(FileNotFoundError):
-        for path in sorted(layout.shards.iterdir(), key=lambda path: path.suffix != ".json"):
+        found = sorted(layout.shards.iterdir(), key=lambda path: path.suffix != ".json")
+        fence()
+        for path in found:
             path.unlink(missing_ok=True)
+
+
+def _clear_merged(folder: Path) -> None:
+    """Remove what was merged, the receipts first."""
+    files = sorted(path for path in folder.rglob("*") if not path.is_dir())
+    for path in sorted(files, key=lambda path: path.name != RECEIPTS):
+        path.unlink()
+    for path in (folder / STAGED, folder):
+        with contextlib.suppress(FileNotFoundError):
+            path.rmdir()
 
 
 def pair_manifest(prefix: Path) -> Path:

@@ -11,11 +11,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataprep import journal
+from dataprep.claims import Claim, look
 from dataprep.errors import FormatError
 from dataprep.layout import Layout
 from dataprep.manifest import load_manifest
-from dataprep.storage import MARK, holder
+from dataprep.meters import RunState
+from dataprep.storage import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,43 +51,67 @@ def status(output: Path) -> list[dict[str, Any]]:
     return [_run_status(folder) for folder in _runs(output)]
 
 
+def unlock(output: Path) -> list[dict[str, Any]]:
+    """Take the claims of all runs below an output folder from whoever holds them; removes nothing.
+
+    Returns:
+        Each of them: ``work``, its folder, ``holder``, who had it, and ``is_alive``: whether that is a process of this
+        machine that lives. It finds out by itself, and stops.
+
+    Raises:
+        OutputError: the file system refuses.
+    """
+    taken = []
+    for folder in sorted(Path(os.path.abspath(output)).glob("work/*/claim")):
+        claim = look(folder)
+        if not claim.is_free:
+            with Claim(folder, wait=True, ttl_seconds=0):
+                taken.append({"work": str(folder.parent), "holder": claim.who, "is_alive": claim.is_near})
+    return taken
+
+
 def _runs(output: Path) -> Iterator[Path]:
     work = Path(os.path.abspath(output)) / "work"
     if work.is_dir():
-        yield from sorted(path for path in work.iterdir() if (path / "recipe.json").exists())
+        for path in sorted(work.iterdir()):
+            if os.path.exists(path / "recipe.json") or (path.is_dir() and not os.access(path, os.X_OK)):
+                yield path
 
 
 def _run_status(work: Path) -> dict[str, Any]:
     try:
-        recipe = json.loads((work / "recipe.json").read_text(encoding="utf-8"))
-        plan, units = _plan(work / "plan.jsonl")
-        fetched = [file for file in recipe["files"] if file.get("url")]
-        events = (
-            (work / "events.jsonl").read_text(encoding="utf-8").splitlines() if (work / "events.jsonl").exists() else []
-        )
-        layout = Layout.of(work.parent.parent, recipe["corpus"], recipe["tokenizer"]["name"], plan["digest"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return _read_run(work)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return {"work": str(work), "state": "unreadable", "detail": f"{type(error).__name__}: {error}"}
-    last = _last_event(events)
-    done = set(journal.units(layout.receipts))
-    with contextlib.suppress(FileNotFoundError):
-        done.update(key for key, _, end in (name.partition(".") for name in os.listdir(layout.shards)) if end == "json")
+
+
+def _read_run(work: Path) -> dict[str, Any]:
+    recipe = json.loads((work / "recipe.json").read_text(encoding="utf-8"))
+    plan, units = _plan(work / "plan.jsonl")
+    fetched = [file for file in recipe["files"] if file.get("url")]
+    layout = Layout.of(work.parent.parent, recipe["corpus"], recipe["tokenizer"]["name"], plan["digest"])
+    claim = look(layout.claim)  # before all that its holder may still change
     published = layout.manifest.exists()
-    held_by = holder(layout.lock)
+    events = [line for path in layout.all_events() for line in path.read_text(encoding="utf-8").splitlines()]
+    progress = _progress(layout, published)
+    last = _last_event(events)
     state = "failed" if last.get("event") == "failed" else "stopped"
-    state = "published" if published else "running" if held_by else state
+    if not claim.is_free:
+        state = "running" if claim.is_near else "claimed"
+    state = "published" if published else state
     return {
         "work": str(work),
         "corpus": recipe["corpus"],
         "tokenizer": recipe["tokenizer"]["name"],
         "recipe_digest": plan["digest"],
         "state": state,
-        "units_done": units if published else len(done),
+        "units_done": units if published else min(units, _units_done(events, progress)),
         "units": units,
         "files_here": sum(1 for file in fetched if published or os.path.exists(file["path"])),
         "files_to_fetch": len(fetched),
-        "holder": held_by,
+        "holder": None if claim.is_free else claim.who,
         "last_event": last,
+        "progress": progress.to_json() if progress is not None else None,
         "prefix": str(layout.prefix) if published else None,
     }
 
@@ -101,11 +126,44 @@ def _plan(path: Path) -> tuple[dict[str, Any], int]:
     return json.loads(head), units
 
 
+def _progress(layout: Layout, published: bool) -> RunState | None:
+    """What the driver wrote last, where it is of use.
+
+    None: there is none; it is damaged, or of another version; the dataset was published behind it; or the dataset that
+    it tells of is not there any more.
+    """
+    try:
+        state = RunState.model_validate_json(layout.progress.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return state if published == (state.state == "published") else None
+
+
+def _units_done(events: list[str], progress: RunState | None) -> int:
+    """How many units are done, as the driver noted it; one that ended in its last moments is found by the next run.
+
+    Not counted in the folder of shards: what is merged has none there any more.
+    """
+    done, known = 0, False
+    for line in events:
+        if line.startswith('{"event": "unit"'):  # a hundred thousand of them are not worth parsing
+            done += 1
+            continue
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            event = json.loads(line)
+            if event["event"] == "resume":
+                done, known = int(event["done"]), True
+            elif event["event"] == "published":
+                done = 0  # and if it is not there any more, nothing of it is
+    return done if known or progress is None else max(done, progress.units_done)
+
+
 def _last_event(lines: list[str]) -> dict[str, Any]:
     for line in reversed(lines):
         try:
             value: dict[str, Any] = json.loads(line)
         except ValueError:
             continue  # a line cut off by a crash
-        return value
+        if isinstance(value, dict):
+            return value
     return {}

@@ -21,13 +21,13 @@ from dataprep.estimates import estimate
 from dataprep.layout import Layout
 from dataprep.manifest import load_manifest
 from dataprep.sources import list_files, with_checksum
-from dataprep.specs import HubSource, Recipe, Runtime, TokenPolicy, parse_settings
+from dataprep.specs import Existing, HubSource, Recipe, Runtime, TokenPolicy, find_cluster, parse_settings
 from dataprep.units import cut_units
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dataprep.specs import Corpus, Listing
+    from dataprep.specs import ClusterSpec, Corpus, Listing
 
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class Request:
         digest: of the recipe.
         corpus: as it was asked for.
         listing: what was found of it.
+        cluster: where units are worked.
     """
 
     recipe: Recipe
@@ -52,6 +53,7 @@ class Request:
     digest: str
     corpus: Corpus
     listing: Listing
+    cluster: ClusterSpec
 
 
 def resolve(  # noqa: PLR0913 - what a command line gives
@@ -84,6 +86,8 @@ def resolve(  # noqa: PLR0913 - what a command line gives
             raise SpecError("--workers and --set runtime.workers say the same thing; give one of them")
         given.setdefault("runtime", {})["workers"] = workers
     runtime = Runtime.from_json(given.get("runtime", {}), "runtime settings")
+    cluster = find_cluster(given.get("cluster", {}))
+    runtime = _elsewhere(cluster, runtime, given.get("runtime", {}))
     policy = TokenPolicy.from_json(given.get("policy", {}), "policy settings")
     if limit is not None and limit < 1:
         raise SpecError(f"--limit {limit}: expected a number of documents, at least 1")
@@ -112,7 +116,7 @@ def resolve(  # noqa: PLR0913 - what a command line gives
     assert recipe.dtype  # an impossible policy.dtype is a SpecError before anything is written
     digest = recipe.digest
     layout = Layout.of(Path(os.path.abspath(output)), recipe.corpus, recipe.tokenizer.name, digest)
-    return _unchanged_or_new(Request(recipe, runtime, layout, digest, found, listing))
+    return _unchanged_or_new(Request(recipe, runtime, layout, digest, found, listing, cluster))
 
 
 def _arguments(corpus: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
@@ -121,6 +125,22 @@ def _arguments(corpus: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
     if not arguments:
         raise SpecError("no corpus given; give a name, a YAML, hf:org/name, addresses, or paths")
     return [os.fspath(argument) for argument in arguments]
+
+
+def _elsewhere(cluster: ClusterSpec, runtime: Runtime, given: dict[str, Any]) -> Runtime:
+    """The runtime of a cluster's workers.
+
+    Raises:
+        SpecError: settings of workers on this machine were given as well.
+    """
+    if cluster.num_workers is None:
+        return runtime
+    if "processes" in given or ("workers" in given and not isinstance(cluster, Existing)):
+        raise SpecError(
+            f"runtime.workers and runtime.processes are of this machine; of {cluster.kind} say cluster.nodes and "
+            "cluster.workers_per_node, or cluster.workers"
+        )
+    return runtime.elsewhere(runtime.workers if "workers" in given else cluster.num_workers)
 
 
 def _check_effect(corpus: Corpus, listing: Listing, runtime: Runtime, given: dict[str, Any]) -> None:

@@ -11,82 +11,73 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from dataprep.meters import Meter, counts, line, short_time
 from dataprep.watcher import Silent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dataprep.meters import Figures
     from dataprep.runner import Result
     from dataprep.watcher import Progress, Watcher
 
 BEAT_SECONDS = 1.0
 """How often it is seen to that something is shown."""
 
+BAR_SECONDS = 0.2
+"""How often a bar is drawn at the most."""
+
 LINE_SECONDS = 5.0
 """How often a plain line is written where stderr is no terminal."""
 
 
-class Meter:
-    """Counts one stage at a time; `show` is what a subclass does with the counts."""
+class Shown:
+    """Counts a stage and shows it; `show` is what a subclass does.
 
-    def __init__(self) -> None:
+    Args:
+        every: seconds from one `show` to the next at the least.
+    """
+
+    def __init__(self, every: float) -> None:
         self._lock = threading.Lock()
-        self._begin("", 0, 0, 0)
-
-    def _begin(self, name: str, total_bytes: int, done_bytes: int, fetch_bytes: int) -> None:
-        self.name, self.total, self.done, self.skipped = name, total_bytes, done_bytes, done_bytes
-        self.fetched, self.to_fetch = 0, fetch_bytes
-        self.documents = self.tokens = self.text_bytes = 0
-        self.start = time.monotonic()
+        self._every, self._next = every, 0.0
+        self.meter = Meter()
 
     def stage(self, name: str, total_bytes: int, done_bytes: int = 0, fetch_bytes: int = 0) -> None:
         with self._lock:
             self.close()
-            self._begin(name, total_bytes, done_bytes, fetch_bytes)
+            self.meter.begin(name, total_bytes, done_bytes, fetch_bytes)
+            self._next = time.monotonic() + self._every
             self.open()
 
     def __call__(self, progress: Progress) -> None:
         with self._lock:
-            self.done += progress.source_bytes
-            self.documents += progress.documents
-            self.tokens += progress.tokens
-            self.text_bytes += progress.text_bytes
-            self.fetched += progress.fetched_bytes
-            self.show(progress.source_bytes)
+            self.meter.add(progress)
+            self._look()
 
     def beat(self) -> None:
         """Time has passed, whether anything was counted or not."""
         with self._lock:
-            if self.name:
-                self.show(0)
+            self._look()
 
-    @property
-    def counts(self) -> str:
-        """Documents, tokens and MB/s of text so far, and what was fetched; empty where a stage has none."""
-        passed = max(1e-3, time.monotonic() - self.start)
-        parts = []
-        if self.tokens:
-            rate = self.text_bytes / 1e6 / passed
-            parts.append(f"{self.documents:,} documents, {self.tokens:,} tokens, {rate:,.0f} MB/s")
-        if self.fetched and self.fetched >= self.to_fetch > 0:
-            parts.append(f"all {self.fetched / 1e9:,.2f} GB fetched")
-        elif self.fetched:
-            of = f" of {max(self.fetched, self.to_fetch) / 1e9:,.2f}" if self.to_fetch else ""
-            parts.append(f"fetched {self.fetched / 1e9:,.2f}{of} GB at {self.fetched / 1e6 / passed:,.1f} MB/s")
-        return ", ".join(parts)
+    def _look(self) -> None:
+        now = time.monotonic()
+        if self.meter.name and now >= self._next:
+            self._next = now + self._every
+            self.show(self.meter.figures())
 
     def open(self) -> None:
         """A stage begins."""
 
-    def show(self, source_bytes: int) -> None:
-        """A batch was counted."""
+    def show(self, figures: Figures) -> None:
+        """It is time to."""
 
     def close(self) -> None:
         """The stage is over."""
 
 
-class Bar(Meter):
-    """A tqdm bar."""
+class Bar(Shown):
+    """A tqdm bar. Its own speed and time left are not shown: they leap when workers report unit by unit."""
 
     _bar: Any = None
 
@@ -94,23 +85,23 @@ class Bar(Meter):
         from tqdm import tqdm
 
         self._bar = tqdm(
-            desc=self.name,
-            total=self.total,
-            initial=self.done,
-            unit="B",
-            unit_scale=True,
+            desc=self.meter.name,
+            total=self.meter.total or None,
+            initial=self.meter.done,
+            bar_format="{l_bar}{bar}| {unit}" if self.meter.total else "{desc}: {unit}",
+            unit="",  # tqdm's {postfix} brings a comma
             file=sys.stderr,
-            mininterval=0.2,
             leave=False,
             dynamic_ncols=True,
         )
 
-    def show(self, source_bytes: int) -> None:
+    def show(self, figures: Figures) -> None:
         if self._bar is not None:
-            self._bar.set_postfix_str(self.counts, refresh=False)
-            self._bar.update(source_bytes)
-            if not source_bytes:
-                self._bar.refresh()
+            self._bar.n = figures.stage_bytes_done
+            if figures.stage_bytes:  # more than all would be shown without a bar
+                self._bar.n = min(self._bar.n, figures.stage_bytes)
+            self._bar.unit = _behind(figures)
+            self._bar.refresh()
 
     def close(self) -> None:
         if self._bar is not None:
@@ -118,33 +109,18 @@ class Bar(Meter):
             self._bar = None
 
 
-class Lines(Meter):
-    """A line every `LINE_SECONDS`, for logs."""
+def _behind(figures: Figures) -> str:
+    """What stands behind a bar: short, because a terminal is 80 columns wide."""
+    left = figures.seconds_left
+    time_ = short_time(figures.seconds) if left is None else f"{short_time(left)} left"
+    return ", ".join(filter(None, (time_, counts(figures, short=True))))
 
-    _next = 0.0
 
-    def open(self) -> None:
-        self._next = self.start + LINE_SECONDS
+class Lines(Shown):
+    """A plain line now and then, for logs."""
 
-    def show(self, source_bytes: int) -> None:
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + LINE_SECONDS
-        passed = now - self.start
-        share = min(1.0, self.done / max(1, self.total))
-        counts = f", {self.counts}" if self.counts else ""
-        print(
-            f"{self.name}: {share:.0%}, {passed:.0f} s{self._left(passed)}{counts}",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    def _left(self, passed: float) -> str:
-        """About how long it will still take: what takes longer of working and fetching; '' while nobody knows."""
-        rates = [(self.total - self.done, self.done - self.skipped), (self.to_fetch - self.fetched, self.fetched)]
-        left = [to_do * passed / done for to_do, done in rates if done > 0]
-        return f", about {max(0.0, *left):.0f} s left" if left else ""
+    def show(self, figures: Figures) -> None:
+        print(f"{figures.stage}: {line(figures)}", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
@@ -153,21 +129,21 @@ def watch(quiet: bool) -> Iterator[Watcher]:
     if quiet:
         yield Silent()
         return
-    meter = Bar() if sys.stderr.isatty() else Lines()
+    shown = Bar(BAR_SECONDS) if sys.stderr.isatty() else Lines(LINE_SECONDS)
     over = threading.Event()
 
     def beat() -> None:
         while not over.wait(BEAT_SECONDS):
-            meter.beat()
+            shown.beat()
 
     heart = threading.Thread(target=beat, name="progress", daemon=True)
     heart.start()
     try:
-        yield meter
+        yield shown
     finally:
         over.set()
         heart.join()
-        meter.close()
+        shown.close()
 
 
 def summary(result: Result) -> list[str]:

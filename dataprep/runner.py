@@ -14,29 +14,31 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
-import resource
-import sys
+import shlex
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import dataprep
-from dataprep.cluster import Cluster
+from dataprep import probe
+from dataprep.claims import TTL_SECONDS, Claim
+from dataprep.cluster import Cluster, find_place
 from dataprep.copies import Copy, copy
 from dataprep.errors import DataprepError, OutputError, SourceError, SpecError
 from dataprep.fetching import fetch
 from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
-from dataprep.layout import Layout, sweep
+from dataprep.layout import Layout, adopt, sweep
 from dataprep.manifest import Counts, DatasetManifest, EngineRecord, Unit, load_manifest
+from dataprep.monitor import Monitor, tell_workers
 from dataprep.planning import Request, resolve, with_contents
 from dataprep.stages import merge, publish, tokenize
 from dataprep.stages.verify import verify
-from dataprep.storage import append_line, hold, make_folder
+from dataprep.storage import append_line, make_folder
 from dataprep.supply import Supply
+from dataprep.usage import cpu_seconds, peak_bytes
 from dataprep.watcher import Progress, Silent
 
 if TYPE_CHECKING:
@@ -65,28 +67,36 @@ class Result:
     fresh: bool
 
 
-def run(
+def run(  # noqa: PLR0913 - what a command line gives
     corpus: str | Sequence[str],
     tokenizer: str,
     output: str | Path = "data",
     workers: int | None = None,
     limit: int | None = None,
     settings: Sequence[str] = (),
+    wait: bool = False,
 ) -> Result:
     """Make the dataset, or find it made. For a mixture of corpora, see `blending.run_mixture`.
 
     Args:
         corpus, tokenizer, output, workers, limit, settings: see `planning.resolve`.
+        wait: for another run of the same dataset to end.
 
     Raises:
         SpecError: the request is wrong; nothing was started.
+        BusyError: another run makes this dataset, and lives.
         DataprepError: the work failed; finished units are kept, and the same call goes on from there.
     """
-    return execute(resolve(corpus, tokenizer, output, workers, limit, settings), Silent())
+    return execute(resolve(corpus, tokenizer, output, workers, limit, settings), Silent(), wait)
 
 
-def execute(request: Request, watcher: Watcher) -> Result:
+def execute(request: Request, watcher: Watcher, wait: bool = False) -> Result:
     """Carry out a resolved request.
+
+    Args:
+        request: what is to be made.
+        watcher: is told how it gets on.
+        wait: for another run of the same dataset to end.
 
     Raises:
         SpecError: see `check_limit`.
@@ -100,21 +110,44 @@ def execute(request: Request, watcher: Watcher) -> Result:
     existing = find_existing(request)
     if existing is not None and publish.is_settled(layout):
         return existing
-    make_folder(layout.work)
-    with hold(layout.lock):
+    with Claim(layout.claim, wait, lambda who: _tell(layout, watcher, who, wait)) as claim:
+        request = replace(request, layout=layout.at(claim.epoch))
         existing = find_existing(request)
         if existing is not None:  # and its run died before it had tidied up
-            publish.settle(layout)
+            publish.settle(request.layout, claim.check)
             return existing
+        return _execute(request, watcher, claim)
+
+
+def _tell(layout: Layout, watcher: Watcher, who: str, wait: bool) -> None:
+    what = "waiting until it ends, or is silent for" if wait else "looking for a sign of life, up to"
+    unlock = f"if you know that it is dead: dataprep unlock {shlex.quote(str(layout.output))}"
+    log.info("%s is held by %s: %s %d s; %s", layout.work, who, what, TTL_SECONDS, unlock)
+    watcher.stage("wait", 0)
+
+
+def _execute(request: Request, watcher: Watcher, claim: Claim) -> Result:
+    """Make the dataset, as long as nobody else does."""
+    layout = request.layout
+    try:
+        if claim.overtook:
+            log.warning("going on in place of %s, which gave no sign of life for %d s", claim.overtook, TTL_SECONDS)
+            _event(layout, "overtook", holder=claim.overtook)
+        adopt(layout, claim.check)
         for folder in (layout.work, layout.shards, layout.rejects):
-            sweep(folder)
+            sweep(folder, claim.check)
         make_folder(layout.shards)
-        try:
-            return _build(request, watcher)
-        except DataprepError as error:
+        with Monitor(request, watcher) as monitor:
+            result = _build(request, monitor, claim)
+            monitor.published(result.manifest.counts)
+        return result
+    except Exception as error:
+        with contextlib.suppress(OutputError):
+            claim.check()  # whatever else went wrong comes of that
+        if isinstance(error, DataprepError):
             with contextlib.suppress(OutputError):
                 _event(layout, "failed", error=str(error))
-            raise
+        raise
 
 
 def check_limit(request: Request) -> None:
@@ -163,15 +196,16 @@ def find_existing(request: Request) -> Result | None:
     return Result(str(layout.prefix), manifest, str(layout.rejects), fresh=False)
 
 
-def _build(request: Request, watcher: Watcher) -> Result:
+def _build(request: Request, watcher: Watcher, claim: Claim) -> Result:
     layout, recipe = request.layout, request.recipe
-    start, cpu = time.monotonic(), _cpu_seconds()
+    start, cpu = time.monotonic(), cpu_seconds()
+    found = probe.check(layout.work)
     job = tokenize.Job(layout, request.digest, request.runtime)
     with contextlib.ExitStack() as stack:
-        supply = stack.enter_context(Supply(request, job, lambda n: watcher(Progress(fetched_bytes=n))))
+        supply = stack.enter_context(Supply(request, job, watcher, claim.check))
         gate = _gate(request, supply, job, watcher)
-        merger = stack.enter_context(merge.Merger(layout, recipe, supply.merged))
-        _merge(request, supply, job, merger, watcher)
+        merger = stack.enter_context(merge.Merger(layout, recipe, supply.merged, claim.check))
+        _merge(request, supply, job, merger, watcher, claim)
         index, merged = merger.finish(), merger.merged
         watcher.stage("verify", merged.num_bytes + index[0])
         told = lambda n: watcher(Progress(source_bytes=n))  # noqa: E731
@@ -198,16 +232,20 @@ def _build(request: Request, watcher: Watcher) -> Result:
             verification=report.named(layout.stem).to_json(),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             wall_seconds=time.monotonic() - start,
-            cpu_seconds=_cpu_seconds() - cpu,
+            cpu_seconds=cpu_seconds() - cpu,
             peak_memory_bytes=peak_bytes(),
+            probe=found,
         )
+        claim.check()
         publish.run(layout, manifest)
-    publish.settle(layout)
+    publish.settle(layout, claim.check)
     _event(layout, "published", prefix=str(layout.prefix), **manifest.counts.to_json())
     return Result(str(layout.prefix), manifest, str(layout.rejects), fresh=True)
 
 
-def _merge(request: Request, supply: Supply, job: tokenize.Job, merger: merge.Merger, watcher: Watcher) -> None:
+def _merge(
+    request: Request, supply: Supply, job: tokenize.Job, merger: merge.Merger, watcher: Watcher, claim: Claim
+) -> None:
     """Work the units and merge them, as long as not too much is rejected.
 
     Raises:
@@ -215,6 +253,8 @@ def _merge(request: Request, supply: Supply, job: tokenize.Job, merger: merge.Me
     """
     total = request.recipe.num_bytes
     for unit in _in_order(request, supply, job, merger, watcher):
+        if not claim.held:
+            claim.check()
         _collect(request, merger, unit)
         if merger.merged.counts.num_records >= EARLY_RECORDS:
             _check_rejects(request, merger, total)
@@ -231,12 +271,14 @@ def _gate(request: Request, supply: Supply, job: tokenize.Job, watcher: Watcher)
     """Begin to fetch, and hold the engine to the reference on the first unit that is to be worked."""
     total = request.recipe.num_bytes
     if request.recipe.limit is None:
+        watcher.stage("tokenize", total)  # to find what is done may take its time
         to_fetch = supply.start()
         done = sum(unit.num_bytes for unit in supply.known() if unit.key in supply.done)
         watcher.stage("tokenize", total, done, to_fetch)
         _event(request.layout, "resume", done=len(supply.done), bytes_to_fetch=to_fetch)
     else:
         watcher.stage("tokenize", total)
+    watcher(supply.earlier + Progress(planned=len(supply.known())))
     first = next((unit for units in supply for unit in units if unit.key not in supply.done), None)
     if first is None and not supply.known():
         raise SourceError(f"the corpus {request.recipe.corpus} holds no records; nothing was published")
@@ -274,15 +316,19 @@ def _in_order(
 
     if len(supply.plan.groups) == 1:
         workers = min(workers, max(1, len(supply.units(0))))
-    with Cluster(workers, request.runtime.processes, watcher) as cluster:
+    place = find_place(request.cluster, request.runtime, workers, request.layout.work)
+    with Cluster(place, watcher, request.cluster.patience_seconds) as cluster:
         if request.recipe.limit is not None:
-            yield from _limited(request, supply, work, merger, cluster)
+            yield from _limited(request, supply, work, merger, cluster, watcher)
         else:
+            told = Progress() if place.in_process else tell_workers(cluster, Progress(), watcher)
             for unit in _beside_copies(cluster, merger, work, todo()):
                 done.add(unit.key)
                 _event(request.layout, "unit", unit=unit.key)
-                if request.runtime.processes:  # nothing was reported from inside
+                watcher(Progress(units=1))
+                if not place.in_process:  # nothing was reported from inside
                     watcher(_progress_of(request, unit))
+                    told = tell_workers(cluster, told, watcher)
                 yield from ready()
             yield from ready()
         _copy_rest(cluster, merger)
@@ -313,7 +359,12 @@ def _progress_of(request: Request, unit: Unit) -> Progress:
 
 
 def _limited(
-    request: Request, supply: Supply, work: Callable[[Unit, Any], None], merger: merge.Merger, cluster: Cluster
+    request: Request,
+    supply: Supply,
+    work: Callable[[Unit, Any], None],
+    merger: merge.Merger,
+    cluster: Cluster,
+    watcher: Watcher,
 ) -> Iterator[Unit]:
     """One unit at a time, each told how many documents are still wanted: a limit is for a first look."""
     assert request.recipe.limit is not None
@@ -324,6 +375,7 @@ def _limited(
             if not supply.is_whole(limited):
                 for _ in cluster.map(work, [limited]):
                     _event(request.layout, "unit", unit=limited.key)
+            watcher(Progress(units=1))
             yield limited
             left = request.recipe.limit - merger.merged.counts.num_documents
             if left <= 0:
@@ -367,16 +419,3 @@ def _check_rejects(request: Request, merger: merge.Merger, total_bytes: int) -> 
 
 def _event(layout: Layout, event: str, **values: Any) -> None:
     append_line(layout.events, {"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": event, **values})
-
-
-def _cpu_seconds() -> float:
-    """Processor time of this process and of its children that have ended."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
-
-
-def peak_bytes() -> int:
-    """Largest resident size of this process, or of any of its children that ended."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    return max(resource.getrusage(each).ru_maxrss for each in who) * unit

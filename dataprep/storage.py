@@ -254,6 +254,10 @@ def copy_range(source: int, target: int, start: int, stop: int) -> None:
 _REFUSALS = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.ENODATA}
 
 
+UNSUPPORTED = _REFUSALS | {errno.EACCES, errno.EROFS, errno.EPROTO, errno.ENOLCK, errno.ENOTTY}
+"""How file systems say that they cannot do something at all, in a folder that can be written to."""
+
+
 def _copy_file_range(source: int, target: int, position: int, count: int) -> int:
     return os.copy_file_range(source, target, min(count, 1 << 30), offset_src=position)
 
@@ -278,7 +282,12 @@ def replace_link(link: Path, target: str) -> None:
     temporary = link.with_name(f"{link.name}{MARK}{target}")
     with explain(link, "link"):
         temporary.unlink(missing_ok=True)
-        temporary.symlink_to(target)
+        try:
+            temporary.symlink_to(target)
+        except OSError as error:
+            if error.errno in UNSUPPORTED:
+                return  # the link is for people; the dataset is there without it
+            raise
         os.replace(temporary, link)
 
 

@@ -31,6 +31,7 @@ from dataprep.stages import tokenize
 from dataprep.stages.download import Downloads
 from dataprep.storage import checksum, existing, explain
 from dataprep.units import Plan
+from dataprep.watcher import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -48,26 +49,32 @@ class Supply:
     Args:
         request: the run.
         job: the same, for workers.
-        report: called with the number of bytes fetched, from several threads.
+        report: told of bytes fetched and of units cut, from several threads.
+        fence: raises if the run does not hold its output any more.
 
     Attributes:
         plan: the groups, and the units of those that were cut.
         done: keys of units that are done.
+        earlier: what of the units in `done` an earlier run did; their source bytes are not in it.
         merged: the first of them, which an earlier run merged for good.
     """
 
-    def __init__(self, request: Request, job: tokenize.Job, report: Callable[[int], None]) -> None:
+    def __init__(
+        self, request: Request, job: tokenize.Job, report: Callable[[Progress], None], fence: Callable[[], None]
+    ) -> None:
         self._request, self._job = request, job
-        self.plan = Plan.load(request.layout, request.recipe, request.runtime)
+        self.plan = Plan.load(request.layout, request.recipe, request.runtime, fence)
         self.done: set[str] = set()
         self.merged = journal.Merged()
+        self.earlier = Progress(earlier=True)
+        self._report = report
         self._stack = contextlib.ExitStack()
         self._downloads: Downloads | None = None
         if request.listing.raw is not None:
             remember(request.corpus.source, request.listing)
             folder = RawFolder(Path(request.listing.raw))
             recipe = request.recipe
-            self._downloads = Downloads(folder, recipe.files, recipe.reader, request.runtime, report)
+            self._downloads = Downloads(folder, recipe.files, recipe.reader, request.runtime, self._fetched)
         own = [file for file in request.recipe.files if file.url is None and file.checksum is None]
         self._hashing = _Hashing(own)
 
@@ -126,7 +133,17 @@ class Supply:
         if self._downloads is not None and (units is None or any(unit.key not in self.done for unit in units)):
             self._downloads.start(self.plan.groups[number])
             self._downloads.wait(self.plan.groups[number])
-        return self.plan.cut(number, self._noted(number)) if units is None else units
+        if units is None:
+            units = self.plan.cut(number, self._noted(number))
+            self._report(Progress(planned=len(units)))
+        return units
+
+    def _fetched(self, num_bytes: int) -> None:
+        self._report(Progress(fetched_bytes=num_bytes))
+
+    def _add_earlier(self, manifest: UnitManifest) -> None:
+        counts = manifest.counts
+        self.earlier += Progress(0, counts.num_documents, counts.num_tokens, counts.num_text_bytes, units=1)
 
     def _noted(self, number: int) -> list[str | None]:
         """The sha256 of those of a group's fetched files whose sources prove nothing; None where it is not known."""
@@ -149,6 +166,7 @@ class Supply:
         manifest = self._manifest(unit)
         with contextlib.suppress(FileNotFoundError):
             if manifest is not None and checksum(bin_path(layout.shard(unit.key))) == manifest.files.bin_checksum:
+                self._add_earlier(manifest)
                 return True
         with explain(layout.shard(unit.key), "clear"):
             layout.unit_manifest(unit.key).unlink(missing_ok=True)
@@ -172,6 +190,8 @@ class Supply:
         may_use = functools.cache(lambda engine: tokenize.may_use(job, engine))
         self.merged = journal.resume(layout, self.known(), self._request.digest, may_use)
         self.done.update(unit.key for unit in itertools.islice(self.known(), self.merged.num_units))
+        counts, num_units = self.merged.counts, self.merged.num_units
+        self.earlier += Progress(0, counts.num_documents, counts.num_tokens, counts.num_text_bytes, units=num_units)
         left: set[str] = set()
         with explain(layout.shards, "clear"):
             for entry in os.scandir(layout.shards):

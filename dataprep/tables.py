@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dataprep.meters import RunState, counts, line, short_number, short_time
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -41,36 +43,20 @@ def _outlook(plan: dict[str, Any]) -> dict[str, str]:
         rows["texts"] = f"one by one from {plan['texts']}"
     if plan["estimate"]:
         guess = plan["estimate"]
-        rows["tokens"] = f"about {_round(guess['tokens'])} of {_round(guess['text_bytes'])}B of text"
-        rows["disk"] = (
-            f"about {_round(guess['disk_bytes'])}B while it runs, {_round(guess['dataset_bytes'])}B in the end"
-        )
-        fetching = f"{_time(guess['fetch_seconds'])} to fetch at 1 Gbit/s, " if guess["fetch_seconds"] else ""
-        rows["time"] = (
-            f"about {fetching}{_time(guess['tokenize_seconds'])} to tokenize with {plan['runtime']['workers']} workers"
-        )
+        rows["tokens"] = f"about {short_number(guess['tokens'])} of {short_number(guess['text_bytes'])}B of text"
+        disk, in_the_end = short_number(guess["disk_bytes"]), short_number(guess["dataset_bytes"])
+        rows["disk"] = f"about {disk}B while it runs, {in_the_end}B in the end"
+        fetching = f"{short_time(guess['fetch_seconds'])} to fetch at 1 Gbit/s, " if guess["fetch_seconds"] else ""
+        work = f"{short_time(guess['tokenize_seconds'])} to tokenize with {plan['runtime']['workers']} workers"
+        rows["time"] = f"about {fetching}{work}"
     return rows
-
-
-def _round(number: float) -> str:
-    for size, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
-            return f"{number / size:.3g} {name}"
-    return f"{number:.0f} "
-
-
-def _time(seconds: float) -> str:
-    for size, name in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {name}"
-    return f"{max(1, seconds):.0f} s"
 
 
 def corpora(found: list[dict[str, Any]]) -> Iterable[str]:
     """One line for each corpus: name, size, text, gated, licence, what it is; and one for its subsets."""
     yield f"{'name':<13} {'size':>8}  {'text':<8} {'':<6} {'licence':<22} description"
     for entry in found:
-        size = f"{_round(entry['size'])}B" if entry["size"] else "?"
+        size = f"{short_number(entry['size'])}B" if entry["size"] else "?"
         gated = "gated" if entry["gated"] else ""
         yield (
             f"{entry['name']:<13} {size:>8}  {entry['text'] or '-':<8} {gated:<6} {entry['license'] or '?':<22} "
@@ -88,17 +74,60 @@ def tokenizers(found: list[dict[str, Any]]) -> Iterable[str]:
 
 
 def status(found: list[dict[str, Any]]) -> Iterable[str]:
-    """One line for each run in an output folder."""
+    """One line for each run in an output folder.
+
+    Times are those that the driver's clock said, never ages: no two clocks agree.
+    """
     for entry in found:
         if "corpus" not in entry:
             yield f"{entry['work']}  {entry['state']}: {entry['detail']}"
             continue
-        holder = f"  by {entry['holder']}" if entry["holder"] else ""
-        prefix = f"  {entry['prefix']}" if entry["prefix"] else ""
-        units = f"{entry['units_done']:,} of {entry['units']:,} units"
-        if entry["files_to_fetch"] and not entry["prefix"]:
-            units += f", {entry['files_here']:,} of {entry['files_to_fetch']:,} files here"
-        yield f"{entry['corpus']}-{entry['tokenizer']}  {entry['state']}  {units}{holder}{prefix}"
+        parts = [f"{entry['corpus']}-{entry['tokenizer']}", entry["state"], _done(entry)]
+        if entry["holder"]:
+            parts.append(f"by {entry['holder']}")
+        if entry["progress"] and not entry["prefix"]:
+            seen = entry["progress"]
+            wrote = "updated" if entry["holder"] else f"process {seen['pid']} on {seen['host']} last wrote"
+            parts.append(f"{wrote} {_clock(seen['updated'])}")
+        if entry["state"] == "failed" and entry["last_event"].get("error"):
+            parts.append(f"error: {entry['last_event']['error']}")
+        if entry["prefix"]:
+            parts.append(entry["prefix"])
+        yield "  ".join(parts)
+
+
+def _done(entry: dict[str, Any]) -> str:
+    """What a run did and, if it goes on, how it gets on."""
+    units = f"{entry['units_done']:,} of {entry['units']:,} units"
+    if entry["files_to_fetch"] and not entry["prefix"]:
+        units += f", {entry['files_here']:,} of {entry['files_to_fetch']:,} files here"
+    if entry["progress"] is None:
+        return units
+    figures = RunState.model_validate(entry["progress"])
+    if entry["holder"] and figures.state == "running":
+        of_stage = figures.model_copy(update={"units": 0, "workers": figures.workers if figures.workers > 1 else 0})
+        return f"{units}, {figures.stage}: {line(of_stage)}" if figures.stage else units
+    counted = {"units": 0, "workers": 0, "text_bytes_per_second": None, "fetched_bytes": 0, "fetch_bytes": 0}
+    said = counts(figures.model_copy(update=counted))
+    return f"{units}, {said}" if said else units
+
+
+def _clock(text: str) -> str:
+    """``2026-11-21T12:03:04+00:00`` as people write it."""
+    return text.replace("T", " ").replace("+00:00", " UTC")
+
+
+def examination(value: dict[str, Any]) -> Iterator[str]:
+    """What `doctor.examine` gives."""
+    kind = value["file_system"] or "file system unknown"
+    yield f"{value['folder']}  {kind}  {value['free_bytes'] / 1e9:,.1f} GB free"
+    for name, works in value["probe"].items():
+        if isinstance(works, bool):
+            note = "  (a run needs it)" if name in value["lacks"] else ""
+            yield f"  {name:<16} {'works' if works else 'does not work'}{note}"
+    yield f"{len(value['processes'])} processes: {', '.join(value['processes'])}"
+    for check in value["checks"]:
+        yield f"  {check['name']:<16} {'ok' if check['ok'] else 'WRONG'}: {check['detail']}"
 
 
 def blend(value: dict[str, Any]) -> Iterable[str]:

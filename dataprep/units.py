@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import shutil
 from typing import TYPE_CHECKING, Any
 
 from dataprep.layout import clear_shards
@@ -20,7 +21,7 @@ from dataprep.readers import cut
 from dataprep.storage import AtomicFile, append_line, explain, mend_lines, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from dataprep.layout import Layout
     from dataprep.specs import Recipe, Runtime
@@ -69,38 +70,45 @@ class Plan:
         groups: indices into the recipe's files.
     """
 
-    def __init__(self, layout: Layout, recipe: Recipe, unit_bytes: int) -> None:
-        self._layout, self._recipe, self._unit_bytes = layout, recipe, unit_bytes
+    def __init__(self, layout: Layout, recipe: Recipe, unit_bytes: int, fence: Callable[[], None]) -> None:
+        self._layout, self._recipe, self._unit_bytes, self._fence = layout, recipe, unit_bytes, fence
         self.groups = group_files(recipe, unit_bytes)
         self._units: dict[int, list[Unit]] = {}
         self._noted: dict[int, list[str | None]] = {}
 
     @classmethod
-    def load(cls, layout: Layout, recipe: Recipe, runtime: Runtime) -> Plan:
+    def load(cls, layout: Layout, recipe: Recipe, runtime: Runtime, fence: Callable[[], None]) -> Plan:
         """The plan on disk if it is of these very files, else a new one, written before it is used.
 
         A plan of other files (an input changed while its run was interrupted) is dropped, and its shards with it.
         Files that are here are cut at once: what is wrong with one of them is said before any work is done.
+
+        Args:
+            layout, recipe, runtime: of the run.
+            fence: raises if the run does not hold its output any more; asked before anything is written or removed.
 
         Raises:
             SourceError: a file that is here cannot be read.
             OutputError: the file system refuses.
         """
         head, *lines = _read(layout) or [{}]
+        fence()
         seal = [[file.name, file.num_bytes, file.mtime_ns] for file in recipe.files]
         if head.get("seal") == seal and head.get("digest") == recipe.digest and "unit_bytes" in head:
             write_json(layout.recipe, recipe.public().to_json())  # a power failure may have left it hollow
             mend_lines(layout.plan)
-            plan = cls(layout, recipe, head["unit_bytes"])
+            plan = cls(layout, recipe, head["unit_bytes"], fence)
             plan._take(lines)
             return plan
         if head:
             log.warning("the input changed since this run was interrupted: starting it anew")
-            clear_shards(layout)
+            clear_shards(layout, fence)
+            with explain(layout.merged, "clear"), contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(layout.merged)  # not emptied: who was overtaken may have its files open
         with explain(layout.rejects, "clear"), contextlib.suppress(FileNotFoundError):
             for path in layout.rejects.iterdir():  # of other units: nothing would overwrite them
                 path.unlink()
-        plan = cls(layout, recipe, runtime.unit_size(recipe.num_bytes))
+        plan = cls(layout, recipe, runtime.unit_size(recipe.num_bytes), fence)
         for number, files in enumerate(plan.groups):
             if all(recipe.files[index].url is None for index in files):
                 plan._units[number] = cut_group(recipe, number, files, plan._unit_bytes)
@@ -132,6 +140,7 @@ class Plan:
         if units is None or self._noted.get(number, []) == noted:
             return
         log.info("files of group %d are not, or not known to be, what they were: it is done again", number)
+        self._fence()
         for unit in units:
             with explain(self._layout.unit_manifest(unit.key), "clear"):
                 self._layout.unit_manifest(unit.key).unlink(missing_ok=True)
@@ -149,6 +158,7 @@ class Plan:
             OutputError: the file system refuses.
         """
         units = cut_group(self._recipe, number, self.groups[number], self._unit_bytes)
+        self._fence()
         append_line(self._layout.plan, _line(number, units) | ({"noted": noted} if noted else {}), durable=True)
         self._units[number], self._noted[number] = units, noted
         return units

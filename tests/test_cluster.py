@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dataprep.cluster import ATTEMPTS, WINDOW, Cluster
+from dataprep.cluster import WINDOW, Cluster, Here, mapping
 from dataprep.errors import ClusterError, DataprepError, EncodeError
 
 if TYPE_CHECKING:
@@ -47,19 +47,19 @@ def _resident_bytes() -> int:
 @pytest.mark.parametrize(("workers", "number"), [(1, 0), (1, 1), (2, 3), (3, 100)])
 def test_every_item_once(workers, number):
     seen: list[int] = []
-    with Cluster(workers) as cluster:
+    with Cluster(Here(workers)) as cluster:
         yielded = list(cluster.map(_threads(lambda item, reporter: seen.append(item)), range(number)))
     assert sorted(yielded) == sorted(seen) == list(range(number))
 
 
 def test_two_maps_on_one_cluster():
-    with Cluster(2) as cluster:
+    with Cluster(Here(2)) as cluster:
         assert sorted(cluster.map(_nothing, [1, 2])) == [1, 2]
         assert sorted(cluster.map(_nothing, [1, 2])) == [1, 2], "equal tasks are done again, not remembered"
 
 
 def test_equal_items_are_all_done():
-    with Cluster(2) as cluster:
+    with Cluster(Here(2)) as cluster:
         assert list(cluster.map(_nothing, [7, 7, 7])) == [7, 7, 7]
 
 
@@ -74,7 +74,7 @@ def test_items_are_taken_as_they_are_needed():
             taken += 1
             yield i
 
-    with Cluster(3) as cluster:
+    with Cluster(Here(3)) as cluster:
         for done, _ in enumerate(cluster.map(_nothing, items())):
             largest = max(largest, taken - done)
     assert taken == 200
@@ -83,13 +83,13 @@ def test_items_are_taken_as_they_are_needed():
 
 def test_workers_work_at_the_same_time():
     together = threading.Barrier(3, timeout=30)
-    with Cluster(3) as cluster:
+    with Cluster(Here(3)) as cluster:
         assert len(list(cluster.map(_threads(lambda item, reporter: together.wait()), range(3)))) == 3
 
 
 def test_progress_reaches_the_sink():
     got: list[object] = []
-    with Cluster(2, sink=got.append) as cluster:
+    with Cluster(Here(2), sink=got.append) as cluster:
         list(cluster.map(_threads(lambda item, reporter: reporter(item * 10)), range(5)))
     assert sorted(got) == [0, 10, 20, 30, 40]
 
@@ -97,7 +97,7 @@ def test_progress_reaches_the_sink():
 @pytest.mark.parametrize("number", [1, 3, 40])
 def test_items_added_between_others_are_done_as_well(number):
     did: list[int] = []
-    with Cluster(2) as cluster:
+    with Cluster(Here(2)) as cluster:
         yielded = []
         for item in cluster.map(_threads(lambda item, reporter: did.append(item)), range(number)):
             yielded.append(item)
@@ -113,7 +113,7 @@ def test_an_error_of_an_added_item_is_raised():
             raise EncodeError("seven")
 
     def run() -> None:
-        with Cluster(2) as cluster:
+        with Cluster(Here(2)) as cluster:
             for item in cluster.map(_threads(work), range(3)):
                 if item == 0:
                     cluster.add(_do, 7)
@@ -141,7 +141,7 @@ def test_an_error_of_ours_stops_the_others():
             stopped.set()
             raise
 
-    with pytest.raises(EncodeError, match=r"^document 7 differs$"), Cluster(2) as cluster:
+    with pytest.raises(EncodeError, match=r"^document 7 differs$"), Cluster(Here(2)) as cluster:
         list(cluster.map(_threads(work), range(100)))
     assert len(started) < 10
     if len(started) > 1:
@@ -152,7 +152,7 @@ def test_an_error_of_the_sink_is_an_error_of_the_unit():
     def sink(progress: object) -> None:
         raise EncodeError("no")
 
-    with pytest.raises(EncodeError, match=r"^no$"), Cluster(1, sink=sink) as cluster:
+    with pytest.raises(EncodeError, match=r"^no$"), Cluster(Here(1), sink=sink) as cluster:
         list(cluster.map(_threads(lambda item, reporter: reporter(1)), range(3)))
 
 
@@ -163,7 +163,7 @@ def test_an_error_of_ours_arrives_from_a_process_too(processes):
 
         raise SourceError(f"item {item} is corrupt")
 
-    with pytest.raises(DataprepError, match="item 5 is corrupt"), Cluster(1, processes=processes) as cluster:
+    with pytest.raises(DataprepError, match="item 5 is corrupt"), Cluster(Here(1, processes=processes)) as cluster:
         list(cluster.map(work, [5]))
 
 
@@ -191,7 +191,7 @@ def test_leaving_early_leaves_no_thread_inside_a_unit(leave):
                 inside -= 1
 
     def run() -> None:
-        with Cluster(3) as cluster:
+        with Cluster(Here(3)) as cluster:
             for item in cluster.map(_threads(work), range(50)):
                 assert item == 0
                 if leave == "raise":
@@ -210,7 +210,7 @@ def test_leaving_early_leaves_no_thread_inside_a_unit(leave):
 
 def test_a_ctrl_c_is_not_lost_while_a_future_ends(monkeypatch):
     """Its end tells the scheduler; left to Python's finalizer, a KeyboardInterrupt there would be dropped."""
-    with Cluster(2) as cluster:
+    with Cluster(Here(2)) as cluster:
         loop = cluster._client.loop
         add = loop.add_callback
 
@@ -229,7 +229,7 @@ def test_a_ctrl_c_is_not_lost_while_a_future_ends(monkeypatch):
 def test_a_closed_cluster_leaves_no_thread_and_no_process():
     before = {thread.name for thread in threading.enumerate()}
     for processes in (False, True):
-        with Cluster(2, processes=processes) as cluster:
+        with Cluster(Here(2, processes=processes)) as cluster:
             list(cluster.map(_plain(), range(4)))
     left = {thread.name for thread in threading.enumerate() if thread.is_alive() and not thread.daemon} - before
     assert not left
@@ -265,14 +265,15 @@ def test_an_item_whose_worker_is_killed_is_done_by_another(tmp_path):
         if item == 3 and len(list(AnyPath(folder).glob("3-*"))) == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with Cluster(2, processes=True) as cluster:
+    with Cluster(Here(2, processes=True)) as cluster:
         assert sorted(cluster.map(work, range(8))) == list(range(8))
     assert len(list(tmp_path.glob("3-*"))) == 2, "killed once, done once"
 
 
-def test_an_item_that_kills_every_worker_is_named(tmp_path, capfd):
+def test_an_item_that_kills_every_worker_is_named(tmp_path, capfd, monkeypatch):
     """Alone, because Dask blames every task that a dead worker held, so that a neighbour may be named instead."""
-    folder = str(tmp_path)
+    folder, attempts = str(tmp_path), 3
+    monkeypatch.setattr(mapping, "ATTEMPTS", attempts)
 
     def work(item: str, reporter: object) -> None:
         from pathlib import Path as AnyPath
@@ -281,10 +282,10 @@ def test_an_item_that_kills_every_worker_is_named(tmp_path, capfd):
         if item == "poison":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    message = rf"poison.* died {ATTEMPTS} times.*run the same command again"
-    with pytest.raises(ClusterError, match=message), Cluster(1, processes=True) as cluster:
+    message = rf"poison.* died {attempts} times.*run the same command again"
+    with pytest.raises(ClusterError, match=message), Cluster(Here(1, processes=True)) as cluster:
         list(cluster.map(work, ["poison"]))
-    assert len(list(tmp_path.glob("poison-*"))) == ATTEMPTS
+    assert len(list(tmp_path.glob("poison-*"))) == attempts
     assert "Traceback" not in capfd.readouterr().err, "the worker that Dask starts anew is closed once it is there"
 
 
@@ -318,7 +319,7 @@ def _listening() -> list[str]:
 @pytest.mark.parametrize("processes", [False, True])
 def test_no_port_is_open_beyond_loopback(processes):
     loopback = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
-    with Cluster(2, processes=processes) as cluster:
+    with Cluster(Here(2, processes=processes)) as cluster:
         list(cluster.map(_plain(), [1, 2]))
         addresses = _listening()
     assert set(addresses) <= loopback
@@ -338,7 +339,7 @@ def test_10_000_items_in_bounded_memory():
     """The time is that of the fastest thousand: what else the machine does is not counted."""
     workers, number = 2, 10_000
     best = float("inf")
-    with Cluster(workers) as cluster:
+    with Cluster(Here(workers)) as cluster:
         done = cluster.map(_nothing, (Item(i) for i in range(number)))
         for _ in range(1000):
             next(done)  # what is paid once is paid by now

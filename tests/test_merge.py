@@ -92,7 +92,7 @@ def _stop(corpus: Path, output: Path, name: str = "runner._copy_rest", **options
 
 def _receipts(output: Path) -> list[dict[str, Any]]:
     """What is merged for good."""
-    paths = output.glob("work/*/merged/receipts.jsonl")
+    paths = output.glob("work/*/merged-*/receipts.jsonl")
     return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
 
@@ -103,7 +103,8 @@ def _left(output: Path) -> list[str]:
 
 def _units(output: Path) -> list[str]:
     """Units worked by all runs so far."""
-    lines = [json.loads(line) for path in output.glob("work/*/events.jsonl") for line in path.read_text().splitlines()]
+    paths = sorted(output.glob("work/*/events-*.jsonl"), key=lambda path: int(path.stem.partition("-")[2]))
+    lines = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
     return [value["unit"] for value in lines if value["event"] == "unit"]
 
 
@@ -114,7 +115,7 @@ def _ends(output: Path) -> list[int]:
 
 
 def _merged(output: Path) -> Path:
-    (path,) = output.glob("work/*/merged/dataset/*.bin")
+    (path,) = output.glob("work/*/merged-*/dataset/*.bin")
     return path
 
 
@@ -191,7 +192,7 @@ def test_what_is_merged_is_neither_done_nor_copied_again(corpus, tmp_path, expec
     result = _run(corpus, output)
     assert sorted(_units(output)) == keys
     assert _digests(result) == expected
-    assert not list(output.glob("work/*/merged"))
+    assert not list(output.glob("work/*/merged*"))
 
 
 def test_runs_that_die_again_and_again_copy_what_they_have_to_once(
@@ -251,7 +252,7 @@ def test_a_damaged_merged_file_is_taken_up_to_the_damage(inline_cluster, corpus,
 
 
 @pytest.mark.parametrize("damage", [_flip, _zero, pytest.param(_cut, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["merged/lengths", "rejects/rejects.jsonl", "merged/receipts.jsonl"])
+@pytest.mark.parametrize("name", ["merged-*/lengths", "rejects/rejects.jsonl", "merged-*/receipts.jsonl"])
 def test_what_is_merged_is_taken_as_far_as_all_files_bear_it_out(
     inline_cluster, corpus, tmp_path, expected, name, damage
 ):
@@ -260,9 +261,9 @@ def test_what_is_merged_is_taken_as_far_as_all_files_bear_it_out(
     receipts, left = _receipts(output), _left(output)
     (path,) = output.glob(f"work/*/{name}")
     sizes = {
-        "merged/lengths": [4 * shard["counts"]["num_documents"] for each in receipts for shard in each["shards"]],
+        "merged-*/lengths": [4 * shard["counts"]["num_documents"] for each in receipts for shard in each["shards"]],
         "rejects/rejects.jsonl": [each["rejects"][0] for each in receipts],
-        "merged/receipts.jsonl": [len(line) for line in path.read_bytes().splitlines(keepends=True)],
+        "merged-*/receipts.jsonl": [len(line) for line in path.read_bytes().splitlines(keepends=True)],
     }[name]
     ends = np.cumsum(sizes).tolist()
     number = next(i for i in range(5, len(sizes)) if sizes[i])
@@ -272,7 +273,7 @@ def test_what_is_merged_is_taken_as_far_as_all_files_bear_it_out(
     assert _digests(result) == expected
 
 
-@pytest.mark.parametrize("name", ["merged/lengths", "merged/receipts.jsonl", "merged/dataset", "merged"])
+@pytest.mark.parametrize("name", ["merged-*/lengths", "merged-*/receipts.jsonl", "merged-*/dataset", "merged-*"])
 def test_what_is_merged_and_misses_a_part_is_not_taken(inline_cluster, corpus, tmp_path, expected, name):
     output = tmp_path / "out"
     keys = _stop(corpus, output)
@@ -288,14 +289,14 @@ def test_a_journal_of_another_run_is_not_taken(inline_cluster, corpus, tmp_path,
     """Of other units, of another recipe, of lines that are no receipts."""
     output = tmp_path / "out"
     keys = _stop(corpus, output)
-    (path,) = output.glob("work/*/merged/receipts.jsonl")
+    (path,) = output.glob("work/*/merged-*/receipts.jsonl")
     first, second, *rest = path.read_text().splitlines()
     other = second.replace(right.manifest.recipe_digest, "0" * 64)
     assert other != second
     for lines in ([second, *rest], [first, other, *rest], [first, "{}", second], [first, "[1]"], [first, "\0" * 99]):
         folder = tmp_path / f"out{len(lines)}{hash(tuple(lines))}"
         shutil.copytree(output, folder)
-        (path,) = folder.glob("work/*/merged/receipts.jsonl")
+        (path,) = folder.glob("work/*/merged-*/receipts.jsonl")
         path.write_text("\n".join(lines) + "\n")
         num_units, left = len(_units(folder)), _left(folder)
         assert _digests(_run(corpus, folder)) == expected
@@ -345,7 +346,7 @@ def test_what_another_engine_made_is_not_taken_and_what_the_reference_made_is(
     receipts = _receipts(output)
     for receipt in receipts[:5] + receipts[8:]:
         receipt["shards"][0]["engine"] = label
-    (path,) = output.glob("work/*/merged/receipts.jsonl")
+    (path,) = output.glob("work/*/merged-*/receipts.jsonl")
     path.write_text("".join(json.dumps(receipt) + "\n" for receipt in receipts))
     result = _run(corpus, output, "runtime.engine=reference")
     assert sorted(_units(output)[len(keys) :]) == [key for key in keys[5:] if key not in left]

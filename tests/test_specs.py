@@ -251,6 +251,7 @@ def test_settings_are_parsed_as_yaml_by_namespace():
 
 
 def test_a_setting_may_hold_an_equals_sign_and_the_last_one_wins():
+    assert parse_settings(["cluster.time=12:00:00"]) == {"cluster": {"time": "12:00:00"}}, "not YAML's 43200"
     assert parse_settings(["tokenizer.eod=<a=b>", "reader.text=a", "reader.text=b"]) == {
         "tokenizer": {"eod": "<a=b>"},
         "reader": {"text": "b"},

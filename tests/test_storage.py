@@ -61,7 +61,7 @@ def test_layout_names_everything_below_the_output(tmp_path):
         layout.all_rejects,
         layout.recipe,
         layout.plan,
-        layout.lock,
+        layout.claim,
         layout.events,
         layout.unit_manifest("u"),
         layout.unit_rejects("u"),

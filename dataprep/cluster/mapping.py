@@ -4,9 +4,7 @@ No data lives in Dask: a task is a unit, its result nothing; what a unit made is
 receipt. So a scheduler holds a window of small tasks, a lost worker costs the units in its hands, and a lost
 driver costs nothing that was finished.
 
-The local cluster is one process with a thread per worker: tasks travel without a socket, libraries and the
-reference are shared, and the engine releases the GIL. ``processes=True`` gives each worker a process instead. Dask's
-HTTP servers are bound to loopback.
+Where the workers are is a `Place`'s matter.
 """
 
 from __future__ import annotations
@@ -15,26 +13,53 @@ import contextlib
 import itertools
 import logging
 import queue
-import signal
+import socket
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+import dataprep
+from dataprep.cluster.settings import SETTINGS
 from dataprep.errors import Cancelled, ClusterError, DataprepError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-log = logging.getLogger(__name__)
-
 T = TypeVar("T")
 
-ATTEMPTS = 3
-"""How often a unit may lose its worker before the run gives up."""
-
+ATTEMPTS = 20
+"""How often an item may have been with a worker that was lost. Many, because that counts for every item that the worker
+held, also for those that it had not begun; which one it was that killed it, `stages.tokenize` knows."""
 
 WINDOW = 32
 """Items with the scheduler at the least: a window of two per worker costs 7 ms per do-nothing item, this one 3."""
+
+LOOK_SECONDS = 2.0
+"""How often it is looked after workers of other processes."""
+
+
+class Place(Protocol):
+    """Where workers are.
+
+    Attributes:
+        in_process: workers are threads of this process: they can report, and be told to stop.
+    """
+
+    in_process: bool
+
+    def open(self) -> Any:
+        """Start or find the workers; returns Dask's client.
+
+        Raises:
+            ClusterError: it cannot be had.
+        """
+
+    def trouble(self) -> str | None:
+        """Why there will be no workers any more, or None."""
+
+    def close(self, error: object) -> None:
+        """Let go of the workers, after an error or without one."""
 
 
 class _Run:
@@ -73,6 +98,7 @@ class Reporter:
     """
 
     number: int
+    version: str = dataprep.__version__
 
     def __call__(self, progress: Any) -> None:
         run = _runs.get(self.number)
@@ -84,11 +110,26 @@ class Reporter:
             run.sink(progress)
 
 
-def _call(function: Callable[[Any, Reporter], None], item: Any, reporter: Reporter) -> DataprepError | None:
-    """Do one item. An error of ours travels as a value, so that Dask neither logs it nor tries again."""
+def _call(
+    function: Callable[[Any, Reporter], None], item: Any, reporter: Reporter, beside: bool
+) -> DataprepError | None:
+    """Do one item. An error of ours travels as a value, so that Dask neither logs it nor tries again.
+
+    Args:
+        beside: it takes no worker's place once it runs: for what waits for a disk.
+    """
+    if reporter.version != dataprep.__version__:
+        return ClusterError(
+            f"the worker on {socket.gethostname()} runs dataprep {dataprep.__version__}, the driver "
+            f"{reporter.version}; install the same version everywhere"
+        )
     with _runs.get(reporter.number) or contextlib.nullcontext():
         try:
             reporter(None)
+            if beside:
+                from distributed import secede
+
+                secede()
             function(item, reporter)
         except DataprepError as error:
             return error
@@ -96,107 +137,80 @@ def _call(function: Callable[[Any, Reporter], None], item: Any, reporter: Report
 
 
 @contextlib.contextmanager
-def _no_interrupts() -> Iterator[None]:
-    """Let processes started in this block ignore Ctrl-C, which a terminal sends to all of them: the driver stops them.
-
-    A Ctrl-C in the second that this takes is lost. Blocking the signal instead would keep it, but multiprocessing
-    unblocks it in the child.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _silence() -> Iterator[None]:
+    """Keep Dask's log, with its tracebacks, off the terminal: what is lost, a message of ours says."""
+    names = [name for name in logging.root.manager.loggerDict if name.startswith(("asyncio", "distributed", "tornado"))]
+    loggers = [logging.getLogger(name) for name in names]  # Dask gives levels to some of its own
+    before = [logger.level for logger in loggers]
     try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
-    """A task that has ended, its item, and what is to be done then."""
+class _Task:
+    """A task with the scheduler.
 
-    future: Any
+    Attributes:
+        then: what is to be done once it is done.
+        attempts: how often Dask gave it up before.
+    """
+
+    function: Callable[[Any, Reporter], None]
     item: Any
     then: Callable[[], None]
+    priority: int
+    attempts: int = 0
 
 
 class Cluster:
-    """A Dask cluster on this machine, for the length of a ``with`` block.
+    """Workers, for the length of a ``with`` block.
 
     Args:
-        workers: units worked on at the same time.
-        processes: a process per worker instead of a thread.
-        sink: called with every progress report, from the worker's thread.
+        place: where they are.
+        sink: called with every progress report, from the worker's thread; only where they are threads of this process.
+        patience_seconds: how long there may be no worker that works before the run gives up.
+
+    Attributes:
+        num_workers: that were at work when it was last looked.
+        num_retries: items given to Dask again, because the worker that held them was lost.
     """
 
-    def __init__(self, workers: int, processes: bool = False, sink: Callable[[Any], None] | None = None) -> None:
-        self.workers = workers
-        self.processes = processes
+    def __init__(self, place: Place, sink: Callable[[Any], None] | None = None, patience_seconds: float = 300) -> None:
+        self._place, self._patience = place, patience_seconds
         self._reporter = Reporter(next(_numbers))
         self._run = _runs[self._reporter.number] = _Run(sink)
-        self._done: queue.SimpleQueue[_Done | BaseException | int] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Any, _Task] | BaseException | int] = queue.SimpleQueue()
+        self._window, self._window_size = threading.Semaphore(), WINDOW
         self._num_added = 0
+        self._next_look = self._last_seen = 0.0
+        self.num_workers = self.num_retries = 0
 
     def __enter__(self) -> Self:
         import dask
-        from distributed import Client, LocalCluster
+        import distributed  # noqa: F401 - its own settings have to be there first, or would go with ours
 
-        self._settings = dask.config.set(
-            {
-                # The nanny sets MALLOC_TRIM_THRESHOLD_, which turns glibc's dynamic mmap threshold off: that costs
-                # 20 to 30 % of throughput.
-                "distributed.nanny.pre-spawn-environ": {
-                    "OMP_NUM_THREADS": 1,
-                    "RAYON_NUM_THREADS": 1,
-                    "MALLOC_TRIM_THRESHOLD_": None,
-                },
-                # No task data lives in Dask: nothing to spill, and a paused worker would wait for ever.
-                "distributed.worker.memory.target": False,
-                "distributed.worker.memory.spill": False,
-                "distributed.worker.memory.pause": False,
-                "distributed.worker.memory.terminate": False,
-                "distributed.scheduler.allowed-failures": ATTEMPTS - 1,
-                "distributed.admin.tick.limit": "60s",
-            }
-        )
-        try:
-            with _no_interrupts() if self.processes else contextlib.nullcontext():
-                self._cluster = LocalCluster(
-                    n_workers=self.workers if self.processes else 1,
-                    threads_per_worker=1 if self.processes else self.workers,
-                    processes=self.processes,
-                    memory_limit=0,
-                    dashboard_address="127.0.0.1:0",
-                    worker_dashboard_address="127.0.0.1:0",
-                    silence_logs=logging.CRITICAL,
-                )
-        except Exception as error:
-            self._forget()
-            raise ClusterError(
-                f"the workers did not start: {' '.join(str(error).split())[:200]}; with runtime.processes=true a "
-                "script needs `if __name__ == '__main__':` around its call"
-            ) from error
-        self._client = Client(self._cluster)
+        with contextlib.ExitStack() as stack:
+            stack.callback(_runs.pop, self._reporter.number)
+            stack.enter_context(dask.config.set(SETTINGS))
+            stack.enter_context(_silence())
+            self._client = self._place.open()
+            self._stack = stack.pop_all()
+        self._last_seen = time.monotonic()
+        self._look()
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._run.stop.set()
         try:
             self._run.wait_until_idle()
-            if self.processes and isinstance(error, ClusterError):
-                # Dask is just starting the worker that died anew. To close it meanwhile fails in one of ten runs
-                # (distributed 2026.8), whose AssertionError would hide this error, and the worker prints a traceback.
-                with contextlib.suppress(OSError):  # TimeoutError among them: the worker died once more
-                    self._client.wait_for_workers(self.workers, timeout=30)
-            self._client.close()
-            self._cluster.close()
+            self._place.close(error)
         finally:
-            self._forget()
-
-    def _forget(self) -> None:
-        self._settings.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        del _runs[self._reporter.number]
+            self._stack.close()
 
     def map(self, function: Callable[[T, Reporter], None], items: Iterable[T]) -> Iterator[Any]:
         """Call ``function(item, reporter)`` for every item; yields each item when it is done, in any order.
@@ -211,11 +225,11 @@ class Cluster:
 
         Raises:
             DataprepError: what the function raised, or the items did.
-            ClusterError: an item lost its worker `ATTEMPTS` times, or the scheduler is gone.
+            ClusterError: an item lost its worker too often, there are no workers any more, or the scheduler is gone.
         """
-        self._done, self._num_added = queue.SimpleQueue(), 0
-        done = self._done
-        window = threading.Semaphore(max(WINDOW, 2 * self.workers))
+        done = self._done = queue.SimpleQueue()
+        self._num_added = 0
+        window = self._window = threading.Semaphore(self._window_size)
         closed = threading.Event()
 
         def feed() -> None:
@@ -225,7 +239,7 @@ class Cluster:
                     window.acquire()
                     if closed.is_set():
                         return
-                    self._submit(function, item, window.release, 0)
+                    self._submit(_Task(function, item, window.release, 0))
                     count += 1
             except BaseException as error:  # noqa: BLE001 - it is raised again by whoever takes what is done
                 done.put(error)
@@ -236,48 +250,101 @@ class Cluster:
         num_done, num_items = 0, -1
         try:
             while num_items < 0 or num_done != num_items + self._num_added:
-                event = done.get()
+                event = self._next()
                 if isinstance(event, BaseException):
                     raise event
                 if isinstance(event, int):
                     num_items = event
                     continue
-                error = self._result(event.future, event.item)
-                if error is not None:
-                    raise error
-                event.then()
-                num_done += 1
-                yield event.item
+                if self._is_done(*event):
+                    event[1].then()
+                    num_done += 1
+                    yield event[1].item
         finally:
             closed.set()
             window.release()
 
     def add(self, function: Callable[[T, Reporter], None], item: T) -> None:
-        """Call ``function(item, reporter)`` too, before what waits: for the thread that iterates over `map`."""
+        """Call ``function(item, reporter)`` too, before what waits and beside what is worked.
+
+        For the thread that iterates over `map`.
+        """
         self._num_added += 1
-        self._submit(function, item, lambda: None, 1)
+        self._submit(_Task(function, item, lambda: None, 1))
 
-    def _submit(
-        self, function: Callable[[T, Reporter], None], item: T, then: Callable[[], None], priority: int
-    ) -> None:
+    def _submit(self, task: _Task) -> None:
         done = self._done
-        future = self._client.submit(_call, function, item, self._reporter, pure=False, priority=priority)
-        future.add_done_callback(lambda future: done.put(_Done(future, item, then)))
+        future = self._client.submit(
+            _call, task.function, task.item, self._reporter, task.priority > 0, pure=False, priority=task.priority
+        )
+        future.add_done_callback(lambda future: done.put((future, task)))
 
-    def _result(self, future: Any, item: Any) -> DataprepError | None:
+    def _next(self) -> tuple[Any, _Task] | BaseException | int:
+        """What happens next; workers of other processes are looked after meanwhile."""
+        while not self._place.in_process:
+            wait = self._next_look - time.monotonic()
+            if wait <= 0:
+                self._look()
+                continue
+            with contextlib.suppress(queue.Empty):
+                return self._done.get(timeout=wait)
+        return self._done.get()
+
+    def _look(self) -> None:
+        """See how many workers there are; more of them get more items at the same time.
+
+        Raises:
+            ClusterError: there have been none for too long, or there will be none any more.
+        """
+        trouble = self._place.trouble()
+        if trouble is not None:
+            raise ClusterError(f"{trouble}; run the same command again: finished units are kept")
+        now = time.monotonic()
+        self._next_look = now + LOOK_SECONDS
+        try:
+            found = self._client.scheduler_info()["workers"].values()
+        except OSError:  # TimeoutError among them: if it is gone, all futures end
+            return
+        self.num_workers = sum(worker["nthreads"] for worker in found if worker["status"] == "running")
+        while self._window_size < 2 * self.num_workers:
+            self._window.release()
+            self._window_size += 1
+        if self.num_workers:
+            self._last_seen = now
+        elif now - self._last_seen > self._patience:
+            states = ", ".join(sorted({worker["status"] for worker in found})) or "none at all"
+            raise ClusterError(
+                f"no worker has been at work for {now - self._last_seen:.0f} s ({states}); look for the reason in the "
+                "workers' logs, and run the same command again: finished units are kept"
+            )
+
+    def _is_done(self, future: Any, task: _Task) -> bool:
+        """Whether a task that ended is done; if not, it was given to Dask again.
+
+        Raises:
+            DataprepError: what its function raised.
+            ClusterError: it lost its worker too often, or the scheduler is gone.
+        """
         from concurrent.futures import CancelledError
 
         from distributed import KilledWorker
 
         try:
-            result: DataprepError | None = future.result()
-        except KilledWorker as error:
+            error: DataprepError | None = future.result()
+        except (KilledWorker, OSError) as killed:  # OSError: its result, None, was lost with the worker
+            if task.attempts + 1 < ATTEMPTS:
+                self.num_retries += 1
+                self._submit(replace(task, attempts=task.attempts + 1))
+                return False
             raise ClusterError(
-                f"{item}, or one beside it: its worker died {ATTEMPTS} times, most likely out of memory; "
+                f"{task.item}, or one beside it: its worker died {ATTEMPTS} times, most likely out of memory; "
                 "lower runtime.memory, runtime.batch_bytes or runtime.workers and run the same command again: "
                 "finished units are kept"
-            ) from error
-        except CancelledError as error:
-            raise ClusterError("the scheduler is gone; run the same command again: finished units are kept") from error
-        future.release()  # or Python would, when the future goes, and drop a Ctrl-C that arrives meanwhile
-        return result
+            ) from killed
+        except CancelledError as gone:
+            raise ClusterError("the scheduler is gone; run the same command again: finished units are kept") from gone
+        finally:
+            future.release()  # or Python would, when the future goes, and drop a Ctrl-C that arrives meanwhile
+        if error is not None:
+            raise error
+        return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,6 +34,14 @@ LimitOption = Annotated[int | None, typer.Option("--limit", help="At most this m
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A setting, e.g. reader.text=content or runtime.engine=reference."),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="WHERE",
+        help="local, slurm, slurm-elastic, kubernetes, tcp://HOST:PORT, tls://HOST:PORT, a scheduler file, or a YAML.",
+    ),
 ]
 OfflineOption = Annotated[
     bool, typer.Option("--offline", help="Never use the network; make do with what was fetched before.")
@@ -64,6 +73,17 @@ def _options(
         logger.addHandler(logging.StreamHandler())
     for name in () if debug else ("botocore", "fsspec", "gcsfs", "s3fs"):
         logging.getLogger(name).addHandler(logging.NullHandler())  # what they say of an error, our message says
+
+
+def with_workers(settings: list[str] | None, workers: int | None) -> list[str]:
+    """The settings, and ``--workers`` as one of them."""
+    return [*(settings or ()), *([f"runtime.workers={workers}"] if workers is not None else [])]
+
+
+def go_offline(offline: bool) -> None:
+    """Never use the network, if that is asked for."""
+    if offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client, which reads it once
 
 
 def print_json(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Commands on corpora and runs: run, plan, download, list, status."""
+"""Commands on corpora and outputs: plan, download, list."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from dataprep import tables
 from dataprep.commands.app import (
     CorpusArgument,
     JsonOption,
@@ -19,56 +18,12 @@ from dataprep.commands.app import (
     TokenizerOption,
     WorkersOption,
     app,
+    go_offline,
     note,
     print_json,
     print_lines,
+    with_workers,
 )
-
-
-@app.command()
-def run(
-    context: typer.Context,
-    corpus: CorpusArgument,
-    tokenizer: TokenizerOption,
-    output: OutputOption = Path("data"),
-    workers: WorkersOption = None,
-    limit: LimitOption = None,
-    settings: SetOption = None,
-    offline: OfflineOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Make a dataset: list, download, tokenize, merge, verify, publish. The last line on stdout is its prefix.
-
-    Interrupted or failed, the same command goes on where it was. Done already, it says so. Of a mixture, every corpus
-    is made a dataset, and the last line is the file that blends them (Megatron's --data-args-path).
-
-    Example: dataprep run fineweb --tokenizer meta-llama/Llama-3.1-8B --output /data
-    Example: dataprep run 'dump/*.jsonl.zst' --tokenizer gpt2 --set reader.text=content
-    """
-    _go_offline(offline)
-    from dataprep import blending, catalog, planning, progress, runner
-
-    mixture = catalog.find_mixture(corpus)
-    if mixture is not None:
-        with progress.watch(context.obj["quiet"]) as watcher:
-            blend = blending.run_mixture(mixture, tokenizer, output, limit, _with_workers(settings, workers), watcher)
-        if as_json:
-            print_json(blend.to_json())
-        else:
-            note("" if context.obj["quiet"] else "\n".join(tables.blend(blend.to_json())))
-            typer.echo(blend.data_args)
-        return
-    request = planning.resolve(corpus, tokenizer, output, workers, limit, settings or ())
-    with progress.watch(context.obj["quiet"]) as watcher:
-        result = runner.execute(request, watcher)
-    manifest = result.manifest
-    if as_json:
-        print_json({"prefix": result.prefix, "fresh": result.fresh, "manifest": manifest.to_json()})
-        return
-    if not context.obj["quiet"]:
-        note("" if result.fresh else "nothing to do: this dataset exists and its sources are unchanged")
-        note(*progress.summary(result))
-    typer.echo(result.prefix)
 
 
 @app.command()
@@ -86,12 +41,12 @@ def plan(
 
     Example: dataprep plan fineweb --tokenizer gpt2
     """
-    _go_offline(offline)
-    from dataprep import blending, catalog, planning
+    go_offline(offline)
+    from dataprep import blending, catalog, planning, tables
 
     mixture = catalog.find_mixture(corpus)
     if mixture is not None:
-        results = blending.plan_mixture(mixture, tokenizer, output, limit, _with_workers(settings, workers))
+        results = blending.plan_mixture(mixture, tokenizer, output, limit, with_workers(settings, workers))
         if as_json:
             print_json(results)
         else:
@@ -102,15 +57,6 @@ def plan(
         print_json(result)
         return
     print_lines(tables.plan(result))
-
-
-def _with_workers(settings: list[str] | None, workers: int | None) -> list[str]:
-    return [*(settings or ()), *([f"runtime.workers={workers}"] if workers is not None else [])]
-
-
-def _go_offline(offline: bool) -> None:
-    if offline:
-        os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client, which reads it once
 
 
 @app.command()
@@ -126,7 +72,7 @@ def download(
 
     Example: dataprep download fineweb:sample-10BT --output /data
     """
-    _go_offline(offline)
+    go_offline(offline)
     from dataprep import fetching, progress
 
     with progress.watch(context.obj["quiet"]) as watcher:
@@ -150,7 +96,7 @@ def list_(
 
     Example: dataprep list datasets --output data --json
     """
-    from dataprep import catalog
+    from dataprep import catalog, tables
     from dataprep.errors import SpecError
 
     if what == "datasets":
@@ -170,24 +116,3 @@ def list_(
         print_json(found)
     else:
         print_lines(lines or [f"no {what} here"])
-
-
-@app.command()
-def status(
-    output: Annotated[Path, typer.Argument(help="Output folder.")] = Path("data"), as_json: JsonOption = False
-) -> None:
-    """Show the runs in an output folder: done, running, stopped. Reads files only; safe beside a run.
-
-    Example: dataprep status data
-    """
-    from dataprep.errors import SpecError
-    from dataprep.outputs import status as read_status
-
-    if not output.is_dir():
-        raise SpecError(f"no such folder: {output}; name the --output of a run")
-    found = read_status(output)
-    if as_json:
-        print_json(found)
-        return
-    lines = list(tables.status(found))
-    print_lines(lines or [f"no runs in {output}"])

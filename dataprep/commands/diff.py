@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from dataprep import tables
 from dataprep.commands.app import JsonOption, app, print_json, print_lines
 
 
@@ -26,7 +25,7 @@ def diff(
 
     Example: dataprep diff data/all_text_document copy/all_text_document
     """
-    from dataprep import differences, progress
+    from dataprep import differences, progress, tables
 
     with progress.watch(context.obj["quiet"]) as watcher:
         found = differences.diff(a, b, tokenizer, watcher)

@@ -80,7 +80,7 @@ def preprocess(asked: Asked | Sequence[str], watcher: Watcher | None = None) -> 
 
 def _in_these_flags(text: str) -> str:
     """A message of the pipeline, which advises its own options, with those of this command."""
-    text = re.sub(r"--output(?![-\w])", "--output-prefix", text)
+    text = re.sub(r"--output(?![-\w])", "--output-prefix", text).replace(" (--wait)", "")
     text = text.replace(
         "found an array",
         "found an array; lists of sentences are taken if a file has one in its first MiB: put such a line there",

@@ -32,11 +32,11 @@ from dataprep.inspection import document_lengths, length_summary
 from dataprep.layout import sweep
 from dataprep.manifest import Counts, DatasetManifest, EngineRecord, PairFiles, Slice, Span
 from dataprep.policy import find_specials, finish
-from dataprep.runner import peak_bytes
 from dataprep.sources import check_unchanged
 from dataprep.specs import ReaderSpec
 from dataprep.stages.verify import verify
 from dataprep.storage import AtomicFile, make_folder
+from dataprep.usage import peak_bytes
 from dataprep.watcher import Progress
 
 if TYPE_CHECKING:

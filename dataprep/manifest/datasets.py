@@ -6,6 +6,7 @@ from bisect import bisect_right
 from typing import Any, Literal
 
 from dataprep.manifest.units import SCHEMA, Counts, PairFiles
+from dataprep.probe import Probe
 from dataprep.specs import Model, Recipe, TokenizerIdentity, TokenPolicy
 
 
@@ -90,6 +91,7 @@ class DatasetManifest(Model):
         peak_memory_bytes: largest resident size of any process of the run.
         preprocess: what `preprocess` did beside the recipe, where it did: dealt the documents out to partitions, cut
             them into sentences.
+        probe: what the file system could do that it was made on.
     """
 
     schema_version: int = SCHEMA
@@ -107,6 +109,7 @@ class DatasetManifest(Model):
     cpu_seconds: float
     peak_memory_bytes: int
     preprocess: Preprocess | None = None
+    probe: Probe | None = None
 
     @property
     def tokenizer(self) -> TokenizerIdentity:

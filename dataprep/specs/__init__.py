@@ -5,6 +5,7 @@
     TokenPolicy    BOS, EOD, special strings, empty documents, dtype
     Recipe         all that decides the output bytes, resolved; has the digest
     Runtime        workers, memory, engine, ...: all that must not change the bytes
+    ClusterSpec    where units are worked, which must not either
 
 Two YAML kinds, both flat data. They are validated strictly and as JSON, so that ``lang: no`` (False to
 YAML) and ``2024_10`` (the integer 202410) are refused instead of believed: quote revisions, languages and
@@ -15,6 +16,16 @@ the mtime of the source files and the name of the tokenizer (they say where thin
 are), descriptions, and all of `Runtime` (equal bytes for any of it is promise 1, and tested).
 """
 
+from dataprep.specs.cluster import (
+    ClusterSpec,
+    Existing,
+    Kubernetes,
+    Local,
+    Slurm,
+    SlurmElastic,
+    cluster_settings,
+    find_cluster,
+)
 from dataprep.specs.corpus import (
     Contents,
     Corpus,
@@ -35,13 +46,17 @@ from dataprep.specs.tokenizer import TokenizerIdentity, TokenizerSpec, Tokenizer
 __all__ = [
     "MIB",
     "NAMESPACES",
+    "ClusterSpec",
     "Compression",
     "Contents",
     "Corpus",
+    "Existing",
     "FileFormat",
     "FilesSource",
     "HubSource",
+    "Kubernetes",
     "Listing",
+    "Local",
     "Mixture",
     "MixturePart",
     "MixtureSpec",
@@ -49,6 +64,8 @@ __all__ = [
     "ReaderSpec",
     "Recipe",
     "Runtime",
+    "Slurm",
+    "SlurmElastic",
     "Source",
     "SourceFile",
     "TokenPolicy",
@@ -56,6 +73,8 @@ __all__ = [
     "TokenizerSpec",
     "TokenizerType",
     "UrlsSource",
+    "cluster_settings",
+    "find_cluster",
     "load_yaml",
     "parse_settings",
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal
+import re
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import ByteSize, Field
@@ -20,16 +21,19 @@ class Runtime(Model):
         workers: units worked on at the same time.
         memory: what the run aims to stay within: batches and the engine's cache are cut to it. A single document takes
             what it takes (about eight times its size), and so does a tokenizer for every process. None: 400 MiB for a
-            process and 176 MiB for each of its workers. More is faster on large corpora: the cache lives longer.
+            process and 176 MiB for each of its workers. More is faster on large corpora: the cache lives longer. Of
+            workers on other machines, what each of them aims for.
         engine: ``auto`` = the fast one where it supports the tokenizer.
         unit_bytes: source per unit: what is redone after a crash, and the grain of parallelism. None: a sixteenth
-            of a worker's share, between 4 and 64 MiB.
+            of a worker's share, between 4 and 64 MiB; with more than 32 workers up to 2 MiB for each, so that the
+            driver, who has 3 ms of work with every unit, keeps up.
         batch_bytes: text handed to the engine at once. 8 MiB stays in cache; 32 MiB measured slower and twice the
             memory.
         audit_rate: one document in this many is encoded by the reference as well; 0: none.
         max_rejects: share of the records that may be rejected before the run is called failed.
         connections: requests at the same time.
         keep_raw: keep what was downloaded. Otherwise a file goes once its shards are done.
+        metrics: folder that gets a file of metrics for Prometheus: that of its node exporter's textfile collector.
     """
 
     processes: bool = False
@@ -42,6 +46,7 @@ class Runtime(Model):
     max_rejects: float = Field(default=0.01, ge=0, le=1)
     connections: int = Field(default=8, ge=1, le=64)
     keep_raw: bool = True
+    metrics: str | None = Field(default=None, min_length=1)
 
     @property
     def process_memory(self) -> int:
@@ -63,7 +68,16 @@ class Runtime(Model):
         """Source bytes per unit for a corpus of this size."""
         if self.unit_bytes is not None:
             return self.unit_bytes
-        return min(max(total_bytes // (16 * self.workers), 4 * MIB), 64 * MIB)
+        return min(max(total_bytes // (16 * self.workers), 4 * MIB), max(64, 2 * self.workers) * MIB)
+
+    def elsewhere(self, workers: int) -> Self:
+        """The same for workers that are processes on other machines."""
+        memory = None if self.memory is None else ByteSize(self.memory * workers)
+        return self.model_copy(update={"workers": workers, "processes": True, "memory": memory})
+
+
+TIME = re.compile(r"\d+(:\d+)+")
+"""12:00:00, which YAML 1.1 takes for the number 43200."""
 
 
 def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
@@ -81,7 +95,7 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
                 f"--set {setting}: expected NAMESPACE.KEY=VALUE with a namespace of {', '.join(NAMESPACES)}"
             )
         try:
-            value = yaml.safe_load(text) if text.strip() else text
+            value = yaml.safe_load(text) if text.strip() and not TIME.fullmatch(text) else text
         except yaml.YAMLError as error:
             raise SpecError(f"--set {setting}: the value is not YAML; put it in quotes") from error
         if value is None and text.strip() not in ("null", "~"):
@@ -90,5 +104,5 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
     return result
 
 
-NAMESPACES = ("source", "reader", "tokenizer", "policy", "runtime")
-"""What ``--set`` can reach: all but `runtime` are recipe."""
+NAMESPACES = ("source", "reader", "tokenizer", "policy", "runtime", "cluster")
+"""What ``--set`` can reach: all but `runtime` and `cluster` are recipe."""

@@ -16,6 +16,8 @@ from dataprep.layout import clear_shards
 from dataprep.storage import explain, replace_link, sync_folder, write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dataprep.layout import Layout
     from dataprep.manifest import DatasetManifest
 
@@ -28,8 +30,12 @@ def run(layout: Layout, manifest: DatasetManifest) -> None:
     """
     write_json(layout.staged / layout.manifest.name, manifest.to_json())
     with explain(layout.dataset, "publish"):
+        folder = layout.staged.stat()
         try:
             os.rename(layout.staged, layout.dataset)
+        except FileNotFoundError:  # a network file system may say so of a rename that it did, and was asked for twice
+            if not (layout.dataset.exists() and os.path.samestat(folder, layout.dataset.stat())):
+                raise
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
@@ -39,15 +45,21 @@ def run(layout: Layout, manifest: DatasetManifest) -> None:
         sync_folder(layout.output)
 
 
-def settle(layout: Layout) -> None:
-    """What follows: point the symlink at the dataset and remove what it was made from. Done twice, it does no harm."""
+def settle(layout: Layout, fence: Callable[[], None]) -> None:
+    """What follows: point the symlink at the dataset and remove what it was made from. Done twice, it does no harm.
+
+    Args:
+        layout: of the run.
+        fence: raises if the run does not hold its output any more.
+    """
+    fence()
     replace_link(layout.link, layout.dataset.name)
-    clear_shards(layout)
+    clear_shards(layout, fence)
 
 
 def is_settled(layout: Layout) -> bool:
     """Whether the run that published the dataset came to its end; if not, `settle` is left to do."""
     try:
-        return not layout.merged.exists() and not any(layout.shards.iterdir())
+        return not layout.all_merged() and not any(layout.shards.iterdir())
     except OSError:
         return True

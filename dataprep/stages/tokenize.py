@@ -9,6 +9,7 @@ and unit alone, so that the same unit, done twice at once after a worker was los
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import numpy as np
 from dataprep import parity, readers
 from dataprep.definitions import load
 from dataprep.encoders import open_engine, open_reference
+from dataprep.errors import OutputError
 from dataprep.indexed import IndexedWriter, idx_path
 from dataprep.layout import Layout
 from dataprep.manifest import Counts, PairFiles, SliceRows, UnitManifest
@@ -57,7 +59,19 @@ class Job:
 
     @property
     def recipe(self) -> Recipe:
-        return _recipe(self.layout.recipe, self.digest, self.layout.recipe.stat().st_mtime_ns)
+        """All that decides the bytes.
+
+        Raises:
+            OutputError: this machine does not see the run's folder.
+        """
+        path = self.layout.recipe
+        try:
+            return _recipe(path, self.digest, path.stat().st_mtime_ns)
+        except OSError as error:
+            raise OutputError(
+                f"{socket.gethostname()} does not see {path} ({error.strerror}): the output has to lie on a file "
+                "system that all workers share, mounted at the same path"
+            ) from error
 
     @property
     def batch_bytes(self) -> int:
@@ -262,6 +276,7 @@ class _Work:
 
     def add(self, batch: TextBatch) -> Progress:
         """Encode one batch and write its documents."""
+        before = self.counts
         if batch.restart:
             self._mark = self._save()
         if batch.undo:
@@ -293,7 +308,12 @@ class _Work:
             specials=dropped.specials,
         )
         self.counts = self.counts + added
-        return Progress(batch.num_source_bytes, added.num_documents, added.num_tokens, added.num_text_bytes)
+        return Progress(
+            batch.num_source_bytes,
+            self.counts.num_documents - before.num_documents,  # below zero where a row group was taken back
+            self.counts.num_tokens - before.num_tokens,
+            self.counts.num_text_bytes - before.num_text_bytes,
+        )
 
     def _audit(self, batch: TextBatch, tokens: TokenBatch) -> int:
         """Encode one document in `audit_rate` by the reference too, the unit's first among them."""

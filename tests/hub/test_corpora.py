@@ -282,7 +282,7 @@ def test_raw_files_are_fetched_again_only_for_what_the_merged_file_lost(here, tm
             dataprep.run("fineweb", "sample", output, settings=settings)
     assert not list(output.glob("work/*/shards/*.bin"))
     assert not list(output.glob("raw/*/files/**/*.parquet"))
-    (merged,) = output.glob("work/*/merged/dataset/*.bin")
+    (merged,) = output.glob("work/*/merged-*/dataset/*.bin")
     merged.write_bytes(merged.read_bytes()[:-1] + b"?")
     first, second = ([request.file for request in here.requests].count(name) for name in LAYOUTS["fineweb"])
 

@@ -273,7 +273,7 @@ start = time.monotonic()
 request = resolve("hf:org/name", "sample", sys.argv[1], settings=["reader.text=text"])
 listed = time.monotonic()
 request.layout.work.mkdir(parents=True, exist_ok=True)
-supply = Supply(request, tokenize.Job(request.layout, request.digest, request.runtime), print)
+supply = Supply(request, tokenize.Job(request.layout, request.digest, request.runtime), print, lambda: None)
 missing = supply._downloads.missing(range(len(request.recipe.files)))
 planned = time.monotonic()
 print(json.dumps([listed - start, planned - listed, len(missing), len(supply.plan.groups),

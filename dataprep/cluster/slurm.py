@@ -1,0 +1,170 @@
+"""A run as one job of Slurm: its script, and to submit and follow it. Nothing of Dask here; see `allocation`.
+
+    login node    dataprep run ... --cluster slurm      renders the script, submits it, shows what it says
+    first node      dataprep run ... --cluster slurm    the same command again, inside: driver and scheduler
+    all nodes         srun dask worker ...              its workers
+
+What is done is on disk, so a job that Slurm queues again, or that queues itself again as its time ends, goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dataprep.errors import ClusterError, SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dataprep.specs import Slurm
+
+POLL_SECONDS = 2.0
+"""How often Slurm is asked how a job does; what the job says is shown twice as often."""
+
+UNKNOWN_SECONDS = 60.0
+"""How long Slurm may not answer before a job is no longer followed."""
+
+
+def render(spec: Slurm, arguments: Sequence[str], name: str, log: Path) -> str:
+    """The script for sbatch.
+
+    Args:
+        spec: what to ask Slurm for.
+        arguments: of ``dataprep``, to run inside.
+        name: of the job; of jobs of one name and user, one runs at a time.
+        log: where the job's output goes; ``%j`` stands for its number.
+    """
+    asked = {
+        "job-name": name,
+        "dependency": "singleton",
+        "nodes": spec.nodes,
+        "ntasks-per-node": 1,
+        "cpus-per-task": spec.workers_per_node,
+        "mem": spec.memory,
+        "time": spec.time,
+        "partition": spec.partition,
+        "account": spec.account,
+        "qos": spec.qos,
+        "constraint": spec.constraint,
+        "signal": f"B:USR1@{spec.notice_seconds}",
+        "open-mode": "append",
+        "chdir": os.getcwd(),
+        "output": log,
+    }
+    flags = [
+        "--exclusive" if spec.workers_per_node is None else "",
+        "--requeue" if spec.requeue else "--no-requeue",
+        "--no-kill",
+        *spec.directives,
+    ]
+    lines = [f"#SBATCH --{key}={shlex.quote(str(value))}" for key, value in asked.items() if value is not None]
+    lines += [f"#SBATCH {flag}" for flag in flags if flag]
+    command = shlex.join([sys.executable, "-m", "dataprep", *arguments])
+    return "\n".join(["#!/bin/bash", *lines, *spec.prologue, f"exec {command}", ""])
+
+
+def submit(script: str) -> str:
+    """Hand a script to sbatch; returns the number of the job.
+
+    Raises:
+        SpecError: there is no Slurm here, or it refuses the request.
+    """
+    try:
+        done = subprocess.run(["sbatch", "--parsable"], input=script, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise SpecError(
+            f"sbatch: {error.strerror}; run this where jobs are submitted, or see the script with --dry-run"
+        ) from error
+    if done.returncode:
+        raise SpecError(f"sbatch refuses: {' '.join(done.stderr.split())}; --dry-run shows the script")
+    return done.stdout.strip().partition(";")[0]
+
+
+class Job:
+    """A job that was submitted.
+
+    Args:
+        number: what sbatch gave.
+        log: the file that its output goes to.
+    """
+
+    def __init__(self, number: str, log: Path) -> None:
+        self.number, self.log = number, Path(str(log).replace("%j", number))
+        self._shown = 0
+
+    def state(self) -> dict[str, str] | None:
+        """What ``scontrol show job`` says; None if it says nothing."""
+        asked = ["scontrol", "show", "job", "--oneliner", self.number]
+        found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+        return dict(re.findall(r"(\w+)=(\S*)", found)) or None
+
+    def follow(self, show: Callable[[str], None]) -> None:
+        """Show what the job says, as it says it, until it ends.
+
+        Raises:
+            ClusterError: it failed, was cancelled, or Slurm forgot it.
+        """
+        seen, before = time.monotonic(), ""
+        while True:
+            state = self.state()
+            self._show_new(show)
+            if state is not None:
+                seen, now = time.monotonic(), state.get("JobState", "")
+                if now != before and now in ("PENDING", "REQUEUED", "SUSPENDED"):
+                    show(f"job {self.number}: {now.lower()} ({state.get('Reason', '')})\n")
+                before = now
+                if now == "COMPLETED":
+                    return
+                if now in ENDED:
+                    code = state.get("ExitCode", "?").partition(":")[0]
+                    raise ClusterError(
+                        f"job {self.number} ended: {now.lower()}, exit code {code}; its output is in {self.log}. Run "
+                        "the same command again: finished units are kept"
+                    )
+            elif time.monotonic() - seen > UNKNOWN_SECONDS:
+                raise ClusterError(
+                    f"Slurm says nothing about job {self.number} any more; `dataprep status` shows how far it came"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def _show_new(self, show: Callable[[str], None]) -> None:
+        try:
+            with self.log.open("rb") as file:
+                file.seek(self._shown)
+                new = file.read()
+        except OSError:  # not yet begun, or not seen from here yet
+            return
+        self._shown += len(new)
+        if new:
+            show(new.decode("utf-8", "replace"))
+
+
+ENDED = {
+    "BOOT_FAIL",
+    "CANCELLED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REVOKED",
+    "TIMEOUT",
+}
+"""States that a job does not come back from by itself; one that is queued again shows PENDING instead."""
+
+
+def requeue() -> str | None:
+    """Queue the job this process is in again; returns why that does not go, or None.
+
+    Slurm ends the job then, this process among it.
+    """
+    asked = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return " ".join(done.stderr.split()) if done.returncode else None
