@@ -312,15 +312,15 @@ def clear_shards(layout: Layout, fence: Callable[[], None]) -> None:
     Receipts and manifests first: none is to stand without what it speaks of, not even when the run dies here. See
     `sweep` for `fence`.
     """
-    folders = layout.all_merged()
-    fence()
-    for folder in folders:
-        with explain(folder, "clear"):
-            _clear_merged(folder)
-    with explain(layout.shards, "clear"), contextlib.suppress(FileNotFoundError):
-        found = sorted(layout.shards.iterdir(), key=lambda path: path.suffix != ".json")
+    with explain(layout.work, "clear"), contextlib.suppress(FileNotFoundError):
+        merged = layout.all_merged()
+        shards = sorted(layout.shards.iterdir(), key=lambda path: path.suffix != ".json")
         fence()
-        for path in found:
+        for folder in merged:
+            (folder / layout.receipts.name).unlink(missing_ok=True)
+        for folder in merged:
+            shutil.rmtree(folder)
+        for path in shards:
             path.unlink(missing_ok=True)
 
 

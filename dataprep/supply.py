@@ -36,7 +36,7 @@ from dataprep.watcher import Progress
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dataprep.manifest import Unit, UnitManifest
+    from dataprep.manifest import Counts, Unit, UnitManifest
     from dataprep.planning import Request
     from dataprep.specs import SourceFile
 
@@ -67,7 +67,7 @@ class Supply:
         self.done: set[str] = set()
         self.merged = journal.Merged()
         self.earlier = Progress(earlier=True)
-        self._report = report
+        self._report, self._fence = report, fence
         self._stack = contextlib.ExitStack()
         self._downloads: Downloads | None = None
         if request.listing.raw is not None:
@@ -141,9 +141,8 @@ class Supply:
     def _fetched(self, num_bytes: int) -> None:
         self._report(Progress(fetched_bytes=num_bytes))
 
-    def _add_earlier(self, manifest: UnitManifest) -> None:
-        counts = manifest.counts
-        self.earlier += Progress(0, counts.num_documents, counts.num_tokens, counts.num_text_bytes, units=1)
+    def _add_earlier(self, counts: Counts, units: int) -> None:
+        self.earlier += Progress(0, counts.num_documents, counts.num_tokens, counts.num_text_bytes, units=units)
 
     def _noted(self, number: int) -> list[str | None]:
         """The sha256 of those of a group's fetched files whose sources prove nothing; None where it is not known."""
@@ -166,7 +165,7 @@ class Supply:
         manifest = self._manifest(unit)
         with contextlib.suppress(FileNotFoundError):
             if manifest is not None and checksum(bin_path(layout.shard(unit.key))) == manifest.files.bin_checksum:
-                self._add_earlier(manifest)
+                self._add_earlier(manifest.counts, 1)
                 return True
         with explain(layout.shard(unit.key), "clear"):
             layout.unit_manifest(unit.key).unlink(missing_ok=True)
@@ -190,9 +189,9 @@ class Supply:
         may_use = functools.cache(lambda engine: tokenize.may_use(job, engine))
         self.merged = journal.resume(layout, self.known(), self._request.digest, may_use)
         self.done.update(unit.key for unit in itertools.islice(self.known(), self.merged.num_units))
-        counts, num_units = self.merged.counts, self.merged.num_units
-        self.earlier += Progress(0, counts.num_documents, counts.num_tokens, counts.num_text_bytes, units=num_units)
+        self._add_earlier(self.merged.counts, self.merged.num_units)
         left: set[str] = set()
+        self._fence()
         with explain(layout.shards, "clear"):
             for entry in os.scandir(layout.shards):
                 key = entry.name.partition(".")[0]

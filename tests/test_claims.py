@@ -129,9 +129,9 @@ def test_an_error_in_the_block_releases(folder):
 @pytest.mark.parametrize(
     ("links", "rounds"),
     [
-        pytest.param("", 40, id="links"),
+        pytest.param("", 20, id="links"),
         pytest.param("", 200, id="links-200", marks=pytest.mark.slow),
-        pytest.param("import os; del os.link\ndef no(*a): raise OSError(1, 'no')\nos.link = no\n", 20, id="no-links"),
+        pytest.param("import os; del os.link\ndef no(*a): raise OSError(1, 'no')\nos.link = no\n", 10, id="no-links"),
     ],
 )
 def test_of_eight_processes_one_wins_each_round(folder, links, rounds):
