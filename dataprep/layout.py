@@ -50,10 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 
-RECEIPTS, STAGED = "receipts.jsonl", "dataset"
-"""In the folder of what is merged: the journal, and the folder that becomes the dataset."""
-
-
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Where everything lies below one output folder.
@@ -137,7 +133,7 @@ class Layout:
 
     @property
     def receipts(self) -> Path:
-        return self.merged / RECEIPTS
+        return self.merged / "receipts.jsonl"
 
     @property
     def lengths(self) -> Path:
@@ -146,7 +142,7 @@ class Layout:
     @property
     def staged(self) -> Path:
         """The folder that becomes `dataset` by a rename."""
-        return self.merged / STAGED
+        return self.merged / "dataset"
 
     @property
     def merged_prefix(self) -> Path:
@@ -319,19 +315,11 @@ def clear_shards(layout: Layout, fence: Callable[[], None]) -> None:
         for folder in merged:
             (folder / layout.receipts.name).unlink(missing_ok=True)
         for folder in merged:
-            shutil.rmtree(folder)
+            for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder before it
+                path.rmdir() if path.is_dir() else path.unlink()
+            folder.rmdir()
         for path in shards:
             path.unlink(missing_ok=True)
-
-
-def _clear_merged(folder: Path) -> None:
-    """Remove what was merged, the receipts first."""
-    files = sorted(path for path in folder.rglob("*") if not path.is_dir())
-    for path in sorted(files, key=lambda path: path.name != RECEIPTS):
-        path.unlink()
-    for path in (folder / STAGED, folder):
-        with contextlib.suppress(FileNotFoundError):
-            path.rmdir()
 
 
 def pair_manifest(prefix: Path) -> Path:

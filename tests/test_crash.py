@@ -96,8 +96,8 @@ def _check_units(work: Path) -> set[str]:
 
 def _receipts(work: Path) -> list[dict[str, Any]]:
     """The units of a run that are merged for good; the last line may be being written."""
-    path = work / "merged" / "receipts.jsonl"
-    text = path.read_text() if path.exists() else ""
+    paths = list(work.glob("merged-*/receipts.jsonl"))
+    text = paths[0].read_text() if paths else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
