@@ -81,7 +81,7 @@ def _die(*_: Any) -> None:
     raise OutputError("power failure")
 
 
-def _stop(corpus: Path, output: Path, name: str = "runner._copy_rest", **options: Any) -> list[str]:
+def _stop(corpus: Path, output: Path, name: str = "runner.copy_rest", **options: Any) -> list[str]:
     """A run that dies before it publishes, all its units done; returns their keys in plan order."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"dataprep.{name}", _die)
@@ -188,7 +188,7 @@ def test_what_is_merged_is_neither_done_nor_copied_again(corpus, tmp_path, expec
     (entry,) = status(output)
     assert (entry["units_done"], entry["units"]) == (len(keys), len(keys))
     assert not list(output.glob("work/*/shards/*"))
-    monkeypatch.setattr(runner, "copy", _die)
+    monkeypatch.setattr("dataprep.merging.copy", _die)
     result = _run(corpus, output)
     assert sorted(_units(output)) == keys
     assert _digests(result) == expected
@@ -199,7 +199,7 @@ def test_runs_that_die_again_and_again_copy_what_they_have_to_once(
     inline_cluster, corpus, tmp_path, expected, monkeypatch
 ):
     """But for the unit whose copy they die in."""
-    output, copied, copy = tmp_path / "out", [], runner.copy
+    output, copied = tmp_path / "out", []
 
     def once(item, report):
         copied.append(0)
@@ -208,7 +208,7 @@ def test_runs_that_die_again_and_again_copy_what_they_have_to_once(
         copy(item, report)
         copied[-1] = item.stop - item.start
 
-    monkeypatch.setattr(runner, "copy", once)
+    monkeypatch.setattr("dataprep.merging.copy", once)
     for _ in range(30):
         try:
             result = _run(corpus, output)
