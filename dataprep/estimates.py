@@ -26,7 +26,7 @@ WORKER_BYTES_PER_SECOND = 30e6
 """Text that a worker does in a second, whole runs, Llama-3 (README, How it compares)."""
 
 UNSYNCED_BYTES = 256 << 20
-"""Of shards that lie beside what was merged of them, until that is synced (`stages.merge.FLUSH_BYTES`)."""
+"""Of shards that wait for a range of the merge to be full, and to be copied: some times `stages.merge.FLUSH_BYTES`."""
 
 LINE_BYTES_PER_SECOND = 125e6
 """1 Gbit/s."""

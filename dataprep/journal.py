@@ -161,13 +161,6 @@ def cut(layout: Layout, num_bytes: int) -> None:
             sync_folder(layout.merged)
 
 
-def units(path: Path) -> Iterator[str]:
-    """The keys of the units that a journal names, in order; what bears them out is not looked at."""
-    with contextlib.suppress(OSError):
-        for _, receipt in _read(path):
-            yield receipt.unit
-
-
 def resume(layout: Layout, units: Iterable[Unit], digest: str, may_use: Callable[[str], bool]) -> Merged:
     """Find out how many of the first units are merged, byte for byte; the journal forgets the others.
 

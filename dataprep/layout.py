@@ -322,8 +322,7 @@ def sweep(folder: Path, fence: Callable[[], None] | None = None) -> int:
 def clear_shards(layout: Layout, fence: Callable[[], None]) -> None:
     """Remove what a run made of its units; plan, recipe, events and rejects stay.
 
-    Receipts and manifests first: none is to stand without what it speaks of, not even when the run dies here. See
-    `sweep` for `fence`.
+    Receipts and manifests first: none is to stand without what it speaks of. See `sweep` for `fence`.
     """
     with explain(layout.work, "clear"), contextlib.suppress(FileNotFoundError):
         merged = layout.all_merged()
@@ -332,7 +331,9 @@ def clear_shards(layout: Layout, fence: Callable[[], None]) -> None:
         for folder in merged:
             (folder / layout.receipts.name).unlink(missing_ok=True)
         for folder in merged:
-            shutil.rmtree(folder)
+            for path in sorted(folder.rglob("*"), reverse=True):
+                path.rmdir() if path.is_dir() else path.unlink()
+            folder.rmdir()
         for path in shards:
             path.unlink(missing_ok=True)
 

@@ -25,13 +25,13 @@ import dataprep
 from dataprep import probe, shards
 from dataprep.claims import TTL_SECONDS, Claim
 from dataprep.cluster import Cluster, find_place
-from dataprep.copies import Copy, copy
 from dataprep.errors import DataprepError, OutputError, SourceError, SpecError
 from dataprep.fetching import fetch
 from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
 from dataprep.layout import Layout, adopt, sweep
 from dataprep.manifest import Counts, DatasetManifest, EngineRecord, Unit, load_manifest
+from dataprep.merging import beside_copies, copy_rest
 from dataprep.monitor import Monitor, tell_workers
 from dataprep.planning import Request, resolve, with_contents
 from dataprep.stages import merge, publish, tokenize
@@ -291,10 +291,7 @@ def _gate(request: Request, supply: Supply, job: tokenize.Job, watcher: Watcher)
 def _in_order(
     request: Request, supply: Supply, job: tokenize.Job, merger: merge.Merger, watcher: Watcher
 ) -> Iterator[Unit]:
-    """Work the units that are not done, and copy what the merger has to copy.
-
-    Yields those that are not merged yet in plan order, each as soon as it and all before it are done.
-    """
+    """Work the units, and copy; yields those not merged yet in plan order, as soon as all before them are done."""
     work, workers, done = functools.partial(tokenize.run, job), request.runtime.workers, supply.done
     order: deque[tuple[int, Unit | None]] = deque()
 
@@ -322,7 +319,7 @@ def _in_order(
             yield from _limited(request, supply, work, merger, cluster, watcher)
         else:
             told = Progress() if place.in_process else tell_workers(cluster, Progress(), watcher)
-            for unit in _beside_copies(cluster, merger, work, todo()):
+            for unit in beside_copies(cluster, merger, work, todo()):
                 done.add(unit.key)
                 _event(request.layout, "unit", unit=unit.key)
                 watcher(Progress(units=1))
@@ -331,25 +328,7 @@ def _in_order(
                     told = tell_workers(cluster, told, watcher)
                 yield from ready()
             yield from ready()
-        _copy_rest(cluster, merger)
-
-
-def _copy_rest(cluster: Cluster, merger: merge.Merger) -> None:
-    for item in cluster.map(copy, list(merger.take(last=True))):
-        merger.copied(item)
-
-
-def _beside_copies(
-    cluster: Cluster, merger: merge.Merger, work: Callable[[Unit, Any], None], units: Iterator[Unit]
-) -> Iterator[Unit]:
-    """`Cluster.map`, which does what the merger has to copy, too."""
-    for item in cluster.map(work, units):
-        if isinstance(item, Copy):
-            merger.copied(item)
-        else:
-            yield item
-        for each in merger.take():
-            cluster.add(copy, each)
+        copy_rest(cluster, merger)
 
 
 def _progress_of(request: Request, unit: Unit) -> Progress:

@@ -189,9 +189,8 @@ class AtomicFile:
 def write_json(path: Path, value: Any, durable: bool = True) -> None:
     """Write a JSON document atomically: sorted keys, two spaces, a final newline."""
     options = orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    data = orjson.dumps(value, option=options)  # with spaces, ten times as fast as json, which takes a second for 10 MB
     with AtomicFile(path, durable) as file:
-        file.write(data)
+        file.write(orjson.dumps(value, option=options))  # json takes a second for 10 MB
 
 
 def append_line(path: Path, value: dict[str, Any], durable: bool = False) -> None:

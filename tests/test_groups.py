@@ -138,7 +138,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(corpus, tmp_path, monkeypa
     path, _ = corpus
     whole = _run(path, tmp_path / "whole", rows=4)
     with monkeypatch.context() as patched:
-        patched.setattr("dataprep.runner._copy_rest", fail)
+        patched.setattr("dataprep.runner.copy_rest", fail)
         with pytest.raises(SourceError, match="stopped"):
             _run(path, tmp_path / "out", "runtime.unit_bytes=1", rows=4)
     units = sorted((tmp_path / "out").glob("work/*/shards/*.json"))

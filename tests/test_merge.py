@@ -7,6 +7,8 @@ import json
 import os
 import random
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -79,7 +81,7 @@ def _die(*_: Any) -> None:
     raise OutputError("power failure")
 
 
-def _stop(corpus: Path, output: Path, name: str = "runner._copy_rest", **options: Any) -> list[str]:
+def _stop(corpus: Path, output: Path, name: str = "runner.copy_rest", **options: Any) -> list[str]:
     """A run that dies before it publishes, all its units done; returns their keys in plan order."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"dataprep.{name}", _die)
@@ -186,7 +188,7 @@ def test_what_is_merged_is_neither_done_nor_copied_again(corpus, tmp_path, expec
     (entry,) = status(output)
     assert (entry["units_done"], entry["units"]) == (len(keys), len(keys))
     assert not list(output.glob("work/*/shards/*"))
-    monkeypatch.setattr(runner, "copy", _die)
+    monkeypatch.setattr("dataprep.merging.copy", _die)
     result = _run(corpus, output)
     assert sorted(_units(output)) == keys
     assert _digests(result) == expected
@@ -197,7 +199,7 @@ def test_runs_that_die_again_and_again_copy_what_they_have_to_once(
     inline_cluster, corpus, tmp_path, expected, monkeypatch
 ):
     """But for the unit whose copy they die in."""
-    output, copied, copy = tmp_path / "out", [], runner.copy
+    output, copied = tmp_path / "out", []
 
     def once(item, report):
         copied.append(0)
@@ -206,7 +208,7 @@ def test_runs_that_die_again_and_again_copy_what_they_have_to_once(
         copy(item, report)
         copied[-1] = item.stop - item.start
 
-    monkeypatch.setattr(runner, "copy", once)
+    monkeypatch.setattr("dataprep.merging.copy", once)
     for _ in range(30):
         try:
             result = _run(corpus, output)
@@ -432,3 +434,56 @@ def _sparse_shard(layout: Layout, unit: Unit, num_tokens: int, checksum: str) ->
         wall_seconds=0,
         cpu_seconds=0,
     )
+
+
+MANY = """
+import resource, sys
+from pathlib import Path
+from types import SimpleNamespace
+import numpy as np
+from dataprep.batches import TokenBatch
+from dataprep.copies import copy
+from dataprep.indexed import IndexedDataset, IndexedWriter
+from dataprep.journal import Merged
+from dataprep.layout import Layout
+from dataprep.manifest import Counts, PairFiles, Slice, SliceRows, Unit, UnitManifest
+from dataprep.stages.merge import Merger
+
+folder, num_shards, each = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+layout = Layout.of(folder, "c", "t", "0" * 64)
+layout.shards.mkdir(parents=True)
+batch = TokenBatch(np.ones(2 * each, np.uint16), np.arange(0, 2 * each + 1, 2))
+merged, recipe = Merged(), SimpleNamespace(dtype="uint16", limit=None, writes_empty_sequences=False)
+with Merger(layout, recipe, merged) as merger:
+    for i in range(num_shards):
+        unit = Unit(group=i, index=0, slices=(Slice(file=i, start=0, stop=1, num_bytes=1),))
+        with IndexedWriter(layout.shard(unit.key), "uint16", durable=False) as writer:
+            writer.append(batch)
+            idx = writer.commit()
+        files = PairFiles(
+            bin_bytes=writer.bin.num_bytes, bin_checksum=writer.bin.checksum, idx_bytes=idx.num_bytes,
+            idx_checksum=idx.checksum,
+        )
+        rows = SliceRows(file=i, start=0, stop=1, num_records=each, num_documents=each, num_lines=each)
+        shard = UnitManifest(
+            unit=unit.key, recipe_digest="", dtype="uint16", counts=Counts(num_documents=each), slices=(rows,),
+            files=files, engine="", wall_seconds=0, cpu_seconds=0,
+        )
+        merger.append(unit, [shard])
+        for item in [*merger.take(), *merger.take(last=i == num_shards - 1)]:
+            copy(item, lambda _: None)
+            merger.copied(item)
+    merger.finish()
+assert IndexedDataset(layout.merged_prefix).num_documents == num_shards * each
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_documents(tmp_path):
+    """Five million: their lengths, pointers and boundaries alone would take 100 MB."""
+    peaks = []
+    for num_shards in (4, 200):
+        command = [sys.executable, "-c", MANY, str(tmp_path / str(num_shards)), str(num_shards), "25000"]
+        peaks.append(int(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    assert peaks[1] < peaks[0] + 60, peaks

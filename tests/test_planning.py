@@ -35,7 +35,7 @@ def test_an_interrupted_run_goes_on_after_its_input_moved(corpus, tmp_path, monk
         raise SourceError("stopped")
 
     with monkeypatch.context() as patched:
-        patched.setattr("dataprep.runner._copy_rest", fail)
+        patched.setattr("dataprep.runner.copy_rest", fail)
         with pytest.raises(SourceError, match="stopped"):
             dataprep.run(str(corpus), "sample", tmp_path / "out", settings=["runtime.unit_bytes=2000"])
     (entry,) = status(tmp_path / "out")

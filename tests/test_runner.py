@@ -70,7 +70,7 @@ def _stop_before_publishing(corpus: Path, output: Path, monkeypatch: pytest.Monk
         raise OutputError("power failure")
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "_copy_rest", die)
+        patch.setattr(runner, "copy_rest", die)
         with pytest.raises(OutputError, match="power failure"):
             _run(corpus, output)
     return sorted(output.glob("work/*/shards/*.json"))

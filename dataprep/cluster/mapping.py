@@ -110,8 +110,14 @@ class Reporter:
             run.sink(progress)
 
 
-def _call(function: Callable[[Any, Reporter], None], item: Any, reporter: Reporter) -> DataprepError | None:
-    """Do one item. An error of ours travels as a value, so that Dask neither logs it nor tries again."""
+def _call(
+    function: Callable[[Any, Reporter], None], item: Any, reporter: Reporter, beside: bool
+) -> DataprepError | None:
+    """Do one item. An error of ours travels as a value, so that Dask neither logs it nor tries again.
+
+    Args:
+        beside: it takes no worker's place once it runs: for what waits for a disk.
+    """
     if reporter.version != dataprep.__version__:
         return ClusterError(
             f"the worker on {socket.gethostname()} runs dataprep {dataprep.__version__}, the driver "
@@ -120,6 +126,10 @@ def _call(function: Callable[[Any, Reporter], None], item: Any, reporter: Report
     with _runs.get(reporter.number) or contextlib.nullcontext():
         try:
             reporter(None)
+            if beside:
+                from distributed import secede
+
+                secede()
             function(item, reporter)
         except DataprepError as error:
             return error
@@ -255,14 +265,17 @@ class Cluster:
             window.release()
 
     def add(self, function: Callable[[T, Reporter], None], item: T) -> None:
-        """Call ``function(item, reporter)`` too, before what waits: for the thread that iterates over `map`."""
+        """Call ``function(item, reporter)`` too, before what waits and beside what is worked.
+
+        For the thread that iterates over `map`.
+        """
         self._num_added += 1
         self._submit(_Task(function, item, lambda: None, 1))
 
     def _submit(self, task: _Task) -> None:
         done = self._done
         future = self._client.submit(
-            _call, task.function, task.item, self._reporter, pure=False, priority=task.priority
+            _call, task.function, task.item, self._reporter, task.priority > 0, pure=False, priority=task.priority
         )
         future.add_done_callback(lambda future: done.put((future, task)))
 
