@@ -10,12 +10,15 @@ Where the workers are is a `Place`'s matter.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 import queue
 import socket
 import threading
 import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
@@ -34,6 +37,10 @@ held, also for those that it had not begun; which one it was that killed it, `st
 
 WINDOW = 32
 """Items with the scheduler at the least: a window of two per worker costs 7 ms per do-nothing item, this one 3."""
+
+MAX_BESIDE = 4
+"""Added items that may be under way before no further ones are begun: a disk that cannot follow slows the workers down,
+instead of being filled with what it is to take."""
 
 LOOK_SECONDS = 2.0
 """How often it is looked after workers of other processes."""
@@ -110,14 +117,8 @@ class Reporter:
             run.sink(progress)
 
 
-def _call(
-    function: Callable[[Any, Reporter], None], item: Any, reporter: Reporter, beside: bool
-) -> DataprepError | None:
-    """Do one item. An error of ours travels as a value, so that Dask neither logs it nor tries again.
-
-    Args:
-        beside: it takes no worker's place once it runs: for what waits for a disk.
-    """
+def _call(function: Callable[[Any, Reporter], None], item: Any, reporter: Reporter) -> DataprepError | None:
+    """Do one item. An error of ours travels as a value, so that Dask neither logs it nor tries again."""
     if reporter.version != dataprep.__version__:
         return ClusterError(
             f"the worker on {socket.gethostname()} runs dataprep {dataprep.__version__}, the driver "
@@ -126,10 +127,6 @@ def _call(
     with _runs.get(reporter.number) or contextlib.nullcontext():
         try:
             reporter(None)
-            if beside:
-                from distributed import secede
-
-                secede()
             function(item, reporter)
         except DataprepError as error:
             return error
@@ -167,6 +164,19 @@ class _Task:
     attempts: int = 0
 
 
+_Event = tuple["Callable[[], DataprepError | None]", _Task] | BaseException | int
+"""A task that ended, and what gives its result; what went wrong with the items; or how many there were."""
+
+
+def _take(future: Any) -> DataprepError | None:
+    """The result of a future that is not needed any more."""
+    try:
+        result: DataprepError | None = future.result()
+        return result
+    finally:
+        future.release()  # or Python would, when the future goes, and drop a Ctrl-C that arrives meanwhile
+
+
 class Cluster:
     """Workers, for the length of a ``with`` block.
 
@@ -184,9 +194,9 @@ class Cluster:
         self._place, self._patience = place, patience_seconds
         self._reporter = Reporter(next(_numbers))
         self._run = _runs[self._reporter.number] = _Run(sink)
-        self._done: queue.SimpleQueue[tuple[Any, _Task] | BaseException | int] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._window, self._window_size = threading.Semaphore(), WINDOW
-        self._num_added = 0
+        self._num_added = self._num_beside = 0
         self._next_look = self._last_seen = 0.0
         self.num_workers = self.num_retries = 0
 
@@ -198,6 +208,7 @@ class Cluster:
             stack.callback(_runs.pop, self._reporter.number)
             stack.enter_context(dask.config.set(SETTINGS))
             stack.enter_context(_silence())
+            self._beside = stack.enter_context(ThreadPoolExecutor(1, "beside"))
             self._client = self._place.open()
             self._stack = stack.pop_all()
         self._last_seen = time.monotonic()
@@ -228,7 +239,7 @@ class Cluster:
             ClusterError: an item lost its worker too often, there are no workers any more, or the scheduler is gone.
         """
         done = self._done = queue.SimpleQueue()
-        self._num_added = 0
+        self._num_added = self._num_beside = 0
         window = self._window = threading.Semaphore(self._window_size)
         closed = threading.Event()
 
@@ -248,6 +259,7 @@ class Cluster:
 
         threading.Thread(target=feed, name="feeder", daemon=True).start()
         num_done, num_items = 0, -1
+        owed: deque[Callable[[], None]] = deque()
         try:
             while num_items < 0 or num_done != num_items + self._num_added:
                 event = self._next()
@@ -256,30 +268,46 @@ class Cluster:
                 if isinstance(event, int):
                     num_items = event
                     continue
-                if self._is_done(*event):
-                    event[1].then()
+                result, task = event
+                if self._is_done(result, task):
+                    if task.priority:
+                        task.then()
+                    else:
+                        owed.append(task.then)
                     num_done += 1
-                    yield event[1].item
+                    yield task.item
+                    while owed and self._num_beside <= MAX_BESIDE:
+                        owed.popleft()()
         finally:
             closed.set()
             window.release()
 
     def add(self, function: Callable[[T, Reporter], None], item: T) -> None:
-        """Call ``function(item, reporter)`` too, before what waits and beside what is worked.
+        """Call ``function(item, reporter)`` too, before what waits: for the thread that iterates over `map`.
 
-        For the thread that iterates over `map`.
+        Where workers are threads of this process, one more of it does these, so that none of them waits for the disk.
         """
         self._num_added += 1
-        self._submit(_Task(function, item, lambda: None, 1))
+        self._num_beside += 1
+        task = _Task(function, item, self._added_is_done, 1)
+        if not self._place.in_process:
+            self._submit(task)
+            return
+        done = self._done
+        future = self._beside.submit(_call, function, item, self._reporter)
+        future.add_done_callback(lambda future: done.put((future.result, task)))
+
+    def _added_is_done(self) -> None:
+        self._num_beside -= 1
 
     def _submit(self, task: _Task) -> None:
         done = self._done
         future = self._client.submit(
-            _call, task.function, task.item, self._reporter, task.priority > 0, pure=False, priority=task.priority
+            _call, task.function, task.item, self._reporter, pure=False, priority=task.priority
         )
-        future.add_done_callback(lambda future: done.put((future, task)))
+        future.add_done_callback(lambda future: done.put((functools.partial(_take, future), task)))
 
-    def _next(self) -> tuple[Any, _Task] | BaseException | int:
+    def _next(self) -> _Event:
         """What happens next; workers of other processes are looked after meanwhile."""
         while not self._place.in_process:
             wait = self._next_look - time.monotonic()
@@ -318,7 +346,7 @@ class Cluster:
                 "workers' logs, and run the same command again: finished units are kept"
             )
 
-    def _is_done(self, future: Any, task: _Task) -> bool:
+    def _is_done(self, result: Callable[[], DataprepError | None], task: _Task) -> bool:
         """Whether a task that ended is done; if not, it was given to Dask again.
 
         Raises:
@@ -330,7 +358,7 @@ class Cluster:
         from distributed import KilledWorker
 
         try:
-            error: DataprepError | None = future.result()
+            error = result()
         except (KilledWorker, OSError) as killed:  # OSError: its result, None, was lost with the worker
             if task.attempts + 1 < ATTEMPTS:
                 self.num_retries += 1
@@ -343,8 +371,6 @@ class Cluster:
             ) from killed
         except CancelledError as gone:
             raise ClusterError("the scheduler is gone; run the same command again: finished units are kept") from gone
-        finally:
-            future.release()  # or Python would, when the future goes, and drop a Ctrl-C that arrives meanwhile
         if error is not None:
             raise error
         return True
