@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Self
 
 from dataprep.errors import BusyError, DataprepError, LostClaimError, OutputError
 from dataprep.holders import Holder, mine
-from dataprep.layout import sweep
+from dataprep.remains import sweep
 from dataprep.storage import MARK, AtomicFile, explain, make_folder, write_all
 
 if TYPE_CHECKING:

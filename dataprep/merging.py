@@ -1,16 +1,18 @@
-"""The merge's copies, done by the workers: while units are worked, and when all are."""
+"""What goes on beside the units while they are worked: the merge's copies, and a look at what was rejected."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from dataprep.copies import Copy, copy
+from dataprep.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dataprep.cluster import Cluster
     from dataprep.manifest import Unit
+    from dataprep.planning import Request
     from dataprep.stages.merge import Merger
 
 
@@ -31,3 +33,31 @@ def beside_copies(
             yield item
         for each in merger.take():
             cluster.add(copy, each)
+
+
+EARLY_RECORDS = 10_000
+"""Records before which the share of rejects is not projected to the whole corpus."""
+
+
+def check_rejects(request: Request, merger: Merger, total_bytes: int) -> None:
+    """Stop once more records are rejected than the whole corpus may have.
+
+    How many records that is, is told by the records per byte so far: a terabyte is not read to its end to learn that
+    its first tenth is broken.
+
+    Raises:
+        SourceError: they are.
+    """
+    counts, share = merger.merged.counts, request.runtime.max_rejects
+    if request.recipe.limit is not None and counts.num_records < EARLY_RECORDS:
+        return  # a first look says little about shares, and shows the rejects
+    expected = counts.num_records * (total_bytes / max(1, merger.merged.source_bytes))
+    if counts.num_rejected <= share * expected:
+        return
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.rejects.items())
+    raise SourceError(
+        f"{counts.num_rejected:,} of {counts.num_records:,} records so far were rejected ({reasons}), more than "
+        f"runtime.max_rejects={share:g} allows. The first: {merger.first_reject}. They are kept in "
+        f"{request.layout.rejects}. Mend the source, choose another field with --set reader.text=NAME, or allow more "
+        "with --set runtime.max_rejects=SHARE"
+    )

@@ -29,11 +29,12 @@ from dataprep.errors import DataprepError, OutputError, SourceError, SpecError
 from dataprep.fetching import fetch
 from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
-from dataprep.layout import Layout, adopt, sweep
+from dataprep.layout import Layout
 from dataprep.manifest import Counts, DatasetManifest, EngineRecord, Unit, load_manifest
-from dataprep.merging import beside_copies, copy_rest
+from dataprep.merging import EARLY_RECORDS, beside_copies, check_rejects, copy_rest
 from dataprep.monitor import Monitor, tell_workers
 from dataprep.planning import Request, resolve, with_contents
+from dataprep.remains import adopt, sweep
 from dataprep.stages import merge, publish, tokenize
 from dataprep.stages.verify import verify
 from dataprep.storage import append_line, make_folder
@@ -257,8 +258,8 @@ def _merge(
             claim.check()
         _collect(request, merger, unit)
         if merger.merged.counts.num_records >= EARLY_RECORDS:
-            _check_rejects(request, merger, total)
-    _check_rejects(request, merger, merger.merged.source_bytes)
+            check_rejects(request, merger, total)
+    check_rejects(request, merger, merger.merged.source_bytes)
     counts = merger.merged.counts
     if not counts.num_sequences:
         raise SourceError(
@@ -369,31 +370,6 @@ def _collect(request: Request, merger: merge.Merger, unit: Unit) -> None:
     if done is None:
         raise OutputError(f"the shard {request.layout.shard(unit.key)} disappeared while the run went on; run again")
     merger.append(unit, done)
-
-
-EARLY_RECORDS = 10_000
-"""Records before which the share of rejects is not projected to the whole corpus."""
-
-
-def _check_rejects(request: Request, merger: merge.Merger, total_bytes: int) -> None:
-    """Stop once more records are rejected than the whole corpus may have.
-
-    How many records that is, is told by the records per byte so far: a terabyte is not read to its end to learn that
-    its first tenth is broken.
-    """
-    counts, share = merger.merged.counts, request.runtime.max_rejects
-    if request.recipe.limit is not None and counts.num_records < EARLY_RECORDS:
-        return  # a first look says little about shares, and shows the rejects
-    expected = counts.num_records * (total_bytes / max(1, merger.merged.source_bytes))
-    if counts.num_rejected <= share * expected:
-        return
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in counts.rejects.items())
-    raise SourceError(
-        f"{counts.num_rejected:,} of {counts.num_records:,} records so far were rejected ({reasons}), more than "
-        f"runtime.max_rejects={share:g} allows. The first: {merger.first_reject}. They are kept in "
-        f"{request.layout.rejects}. Mend the source, choose another field with --set reader.text=NAME, or allow more "
-        "with --set runtime.max_rejects=SHARE"
-    )
 
 
 def _event(layout: Layout, event: str, **values: Any) -> None:

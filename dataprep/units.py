@@ -15,9 +15,9 @@ import logging
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from dataprep.layout import clear_shards
 from dataprep.manifest import Slice, Unit
 from dataprep.readers import cut
+from dataprep.remains import clear_shards
 from dataprep.storage import AtomicFile, append_line, explain, mend_lines, write_json
 
 if TYPE_CHECKING:

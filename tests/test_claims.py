@@ -20,8 +20,9 @@ from dataprep import claims
 from dataprep.claims import Claim, look
 from dataprep.errors import BusyError, LostClaimError, OutputError
 from dataprep.holders import Holder
-from dataprep.layout import Layout, adopt, sweep
+from dataprep.layout import Layout
 from dataprep.outputs import unlock
+from dataprep.remains import adopt, sweep
 from dataprep.storage import MARK
 
 HOLDER = """
@@ -173,8 +174,8 @@ def test_a_zombie_is_dead(folder):
     with _others(1, folder) as (other,):
         other.ask("claim")
         other.process.kill()
-        stat = Path(f"/proc/{other.process.pid}/stat")
-        while stat.read_text().rpartition(")")[2].split()[0] != "Z":
+        threads = Path(f"/proc/{other.process.pid}/task")
+        while any(path.read_text().rpartition(")")[2].split()[0] != "Z" for path in threads.glob("*/stat")):
             time.sleep(0.001)
         with Claim(folder) as claim:
             assert claim.epoch == 2

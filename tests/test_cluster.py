@@ -109,16 +109,17 @@ def test_items_added_between_others_are_done_as_well(number):
 
 def test_added_items_that_are_slow_hold_the_others_back():
     """What they wait for is a disk; if the others went on, they would fill it."""
-    gate, begun, done = threading.Event(), 0, 0
+    gate, done = threading.Event(), 0
+    begun: list[int] = []
 
     def work(item: int, reporter) -> None:
         if item >= 1000:
             assert gate.wait(30)
 
     def items():
-        nonlocal begun
-        for begun in range(1, 101):
-            yield begun
+        for i in range(100):
+            begun.append(i)
+            yield i
 
     with Cluster(Here(2)) as cluster:
         for item in cluster.map(_threads(work), items()):
@@ -126,7 +127,7 @@ def test_added_items_that_are_slow_hold_the_others_back():
             if item < 1000 and not gate.is_set():
                 cluster.add(_do, item + 1000)
             if done == WINDOW + mapping.MAX_BESIDE and not gate.is_set():
-                assert begun <= done + 1
+                assert len(begun) <= done + 1
                 gate.set()
     assert done == 100
 

@@ -16,7 +16,8 @@ import xxhash
 
 from dataprep import storage
 from dataprep.errors import BusyError, Cancelled, OutputError
-from dataprep.layout import Layout, sweep
+from dataprep.layout import Layout
+from dataprep.remains import sweep
 from dataprep.storage import (
     MARK,
     AtomicFile,

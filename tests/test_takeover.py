@@ -21,8 +21,9 @@ from dataprep import claims, runner
 from dataprep.claims import Claim
 from dataprep.errors import LostClaimError
 from dataprep.holders import Holder
-from dataprep.layout import Layout, adopt
+from dataprep.layout import Layout
 from dataprep.outputs import status
+from dataprep.remains import adopt
 from dataprep.stages import publish
 
 COMMAND = """

@@ -238,26 +238,12 @@ class Cluster:
             DataprepError: what the function raised, or the items did.
             ClusterError: an item lost its worker too often, there are no workers any more, or the scheduler is gone.
         """
-        done = self._done = queue.SimpleQueue()
+        self._done = queue.SimpleQueue()
         self._num_added = self._num_beside = 0
         window = self._window = threading.Semaphore(self._window_size)
         closed = threading.Event()
 
-        def feed() -> None:
-            count = 0
-            try:
-                for item in items:
-                    window.acquire()
-                    if closed.is_set():
-                        return
-                    self._submit(_Task(function, item, window.release, 0))
-                    count += 1
-            except BaseException as error:  # noqa: BLE001 - it is raised again by whoever takes what is done
-                done.put(error)
-            else:
-                done.put(count)
-
-        threading.Thread(target=feed, name="feeder", daemon=True).start()
+        threading.Thread(target=self._feed, args=(function, items, closed), name="feeder", daemon=True).start()
         num_done, num_items = 0, -1
         owed: deque[Callable[[], None]] = deque()
         try:
@@ -281,6 +267,21 @@ class Cluster:
         finally:
             closed.set()
             window.release()
+
+    def _feed(self, function: Callable[[T, Reporter], None], items: Iterable[T], closed: threading.Event) -> None:
+        """Give items to the scheduler as long as there is room; then say how many there were."""
+        done, window, count = self._done, self._window, 0
+        try:
+            for item in items:
+                window.acquire()
+                if closed.is_set():
+                    return
+                self._submit(_Task(function, item, window.release, 0))
+                count += 1
+        except BaseException as error:  # noqa: BLE001 - it is raised again by whoever takes what is done
+            done.put(error)
+        else:
+            done.put(count)
 
     def add(self, function: Callable[[T, Reporter], None], item: T) -> None:
         """Call ``function(item, reporter)`` too, before what waits: for the thread that iterates over `map`.

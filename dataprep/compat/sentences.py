@@ -29,9 +29,9 @@ from dataprep.encoders import open_engine, open_reference
 from dataprep.errors import OutputError
 from dataprep.indexed import CODES, Header, IndexedDataset, IndexWriter, bin_path, idx_path, write_index
 from dataprep.inspection import document_lengths, length_summary
-from dataprep.layout import sweep
 from dataprep.manifest import Counts, DatasetManifest, EngineRecord, PairFiles, Slice, Span
 from dataprep.policy import find_specials, finish
+from dataprep.remains import sweep
 from dataprep.sources import check_unchanged
 from dataprep.specs import ReaderSpec
 from dataprep.stages.verify import verify

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dataprep.errors import OutputError
-from dataprep.layout import clear_shards
+from dataprep.remains import clear_shards
 from dataprep.storage import explain, replace_link, sync_folder, write_json
 
 if TYPE_CHECKING:
