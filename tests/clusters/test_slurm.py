@@ -187,6 +187,36 @@ def test_no_worker_left(slurm, corpora, tmp_path, middle):
     assert "Traceback" not in log
 
 
+def test_elastic_workers(slurm, corpora, expected, tmp_path, middle):
+    """The driver here, a job for each node; one job is cancelled and replaced. dask-jobqueue takes no Ctrl-C away."""
+    pytest.importorskip("dask_jobqueue", reason="pip install 'dataprep-llm[slurm]'")
+    where = ("--cluster", "slurm-elastic", "--set", "cluster.nodes=2", "--set", "cluster.workers_per_node=1")
+    command = [sys.executable, "-m", "dataprep", "-q", "run", corpora[0], "-t", "sample", "-o", tmp_path, *where, *SLOW]
+    with subprocess.Popen(list(map(str, command)), env=slurm.environment, stderr=subprocess.PIPE, text=True) as driver:
+        done = middle(tmp_path, 3)
+        driver.send_signal(signal.SIGINT)
+        assert driver.wait(60) == 130
+        assert driver.stderr is not None
+        assert "Traceback" not in driver.stderr.read()
+    assert _settled(tmp_path)
+    _wait_until_none(slurm)
+    with subprocess.Popen(list(map(str, command)), env=slurm.environment, stderr=subprocess.PIPE, text=True) as driver:
+        middle(tmp_path, done + 3)
+        slurm.call("scancel", slurm.call("squeue", "-h", "-o", "%A").split()[0])
+        assert driver.wait(200) == 0
+    assert _sums(tmp_path) == _only(expected, corpora[0])
+    assert _resumed(tmp_path) >= done
+    _wait_until_none(slurm)
+
+
+def _wait_until_none(slurm) -> None:
+    """Return once no job is left."""
+    deadline = time.monotonic() + 60
+    while slurm.call("squeue", "-h").strip():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_mistakes_are_said_before_anything_is_submitted(slurm, corpora, tmp_path):
     run = ("run", corpora[1], "-t", "sample", "-o", tmp_path)
     wrong = slurm.dataprep(*run, "--cluster", "slurm", "--set", "cluster.partition=none", code=2)
