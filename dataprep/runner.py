@@ -25,7 +25,7 @@ import dataprep
 from dataprep import probe, shards
 from dataprep.claims import TTL_SECONDS, Claim
 from dataprep.cluster import Cluster, find_place
-from dataprep.errors import DataprepError, OutputError, SourceError, SpecError
+from dataprep.errors import ClusterError, DataprepError, OutputError, SourceError, SpecError
 from dataprep.fetching import fetch
 from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
@@ -256,7 +256,7 @@ def _merge(
     for unit in _in_order(request, supply, job, merger, watcher):
         if not claim.held:
             claim.check()
-        _collect(request, merger, unit)
+        _collect(request, job, merger, unit)
         if merger.merged.counts.num_records >= EARLY_RECORDS:
             check_rejects(request, merger, total)
     check_rejects(request, merger, merger.merged.source_bytes)
@@ -365,10 +365,24 @@ def _limited(
             return  # before the next unit's file is fetched
 
 
-def _collect(request: Request, merger: merge.Merger, unit: Unit) -> None:
-    done = shards.load_done(request.layout, unit.key, request.digest)
-    if done is None:
-        raise OutputError(f"the shard {request.layout.shard(unit.key)} disappeared while the run went on; run again")
+SEEN_SECONDS = 90
+"""How long a network file system may not show what another machine made; NFS keeps names for 60 (nfs(5), acdirmax)."""
+
+
+def _collect(request: Request, job: tokenize.Job, merger: merge.Merger, unit: Unit) -> None:
+    deadline = time.monotonic() + (SEEN_SECONDS if request.cluster.num_workers else 0)
+    while (done := shards.load_done(request.layout, unit.key, request.digest)) is None:
+        if time.monotonic() >= deadline:
+            raise OutputError(
+                f"the shard {request.layout.shard(unit.key)} disappeared while the run went on; run again"
+            )
+        time.sleep(1)
+    for shard in done:
+        if not tokenize.may_use(job, shard.engine):
+            raise ClusterError(
+                f"a worker made a shard with {shard.engine}, which is not what this process has; install the same "
+                "packages everywhere, and run the same command again"
+            )
     merger.append(unit, done)
 
 

@@ -19,7 +19,7 @@ from dataprep.cluster.allocation import is_inside
 from dataprep.errors import ClusterError, SpecError
 from dataprep.layout import job_log
 from dataprep.planning import resolve
-from dataprep.runner import find_existing
+from dataprep.runner import SEEN_SECONDS, find_existing
 from dataprep.specs import Kubernetes, Slurm, find_cluster, parse_settings
 from dataprep.storage import make_folder
 
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
     from dataprep.planning import Request
     from dataprep.specs import ClusterSpec, Mixture
-
-SEEN_SECONDS = 90
-"""How long a network file system may not show what another machine made; NFS keeps names for 60 (nfs(5), acdirmax)."""
 
 
 @dataclass(frozen=True)
