@@ -96,7 +96,7 @@ class Monitor:
                 self._earlier += progress
             if self._meter.name == "tokenize":
                 self._source_done += progress.source_bytes
-        if progress.earlier:
+        if progress.planned and progress.earlier:  # all that was done before, and not a unit's pieces
             self._write()
         self._watcher(progress)
 

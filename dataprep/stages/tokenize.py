@@ -117,7 +117,8 @@ def run(job: Job, unit: Unit, report: Report) -> None:
         return
     recipe = job.recipe
     with Attempt(job.layout, unit, recipe) as attempt, contextlib.closing(_Work(job, unit)) as work:
-        report(work.earlier)
+        if work.begin is not None:
+            report(work.earlier)
         for part in unit.slices:
             file = recipe.files[part.file]
             check_unchanged(file)
