@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dataprep.errors import SpecError
 from dataprep.layout import Layout
-from dataprep.planning import describe, resolve
+from dataprep.planning import check_path, describe, resolve
 from dataprep.runner import check_limit, execute
 from dataprep.specs import Model, parse_settings
-from dataprep.storage import AtomicFile, make_folder, replace_link, write_json
+from dataprep.stages.publish import prefix_weights, write_data_args
+from dataprep.storage import make_folder, replace_link, write_json
 from dataprep.watcher import Silent
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Share(Model):
 
     Attributes:
         corpus: as the mixture names it.
-        prefix: of its dataset, absolute.
+        prefix: of its dataset, absolute; of several the first.
         recipe_digest: of its dataset.
         weight: as the mixture gives it, in its unit.
         token_share: of the tokens trained on; all add up to 1. What Megatron calls its weight.
@@ -122,10 +123,14 @@ def write_blend(mixture: Mixture, datasets: Sequence[tuple[str, DatasetManifest]
         unit=mixture.mixture.unit,
         tokens=budget,
         shares=tuple(shares),
-        data_args=str(layout.dataset / "data_args.txt"),
+        data_args=str(layout.data_args),
     )
-    with AtomicFile(layout.dataset / "data_args.txt") as file:
-        file.write("".join(f"{share.token_share:.9f} {share.prefix}\n" for share in shares).encode())
+    weights = (
+        (share.token_share * weight, path)
+        for share, (prefix, manifest) in zip(shares, datasets, strict=True)
+        for weight, path in prefix_weights(os.path.dirname(prefix), manifest)
+    )
+    write_data_args(layout.data_args, weights)
     write_json(layout.dataset / "blend.json", blend.to_json())
     replace_link(layout.link, os.path.basename(layout.dataset))
     return blend
@@ -146,10 +151,7 @@ def resolve_mixture(
             raise SpecError(
                 f"--set {namespace}.*: {mixture.name} is a mixture, whose corpora differ in that; write YAMLs"
             )
-    if any(letter.isspace() for letter in os.path.abspath(output)):
-        raise SpecError(
-            f"{os.path.abspath(output)}: Megatron splits --data-args-path at spaces; choose another --output"
-        )
+    check_path(output)
     requests = []
     for part in mixture.mixture.corpora:
         most = min(filter(None, (part.limit, limit)), default=None)

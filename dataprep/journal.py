@@ -17,10 +17,12 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self, overload
 
+import numpy as np
 import xxhash
 from pydantic import ValidationError
 
-from dataprep.indexed import bin_path
+from dataprep.cuts import Cuts
+from dataprep.indexed import CHUNK, bin_path
 from dataprep.manifest import Counts, Span, UnitManifest
 from dataprep.specs import Model
 from dataprep.storage import COPY_BYTES, explain, sync_folder, write_all
@@ -86,9 +88,14 @@ class Merged:
         source_bytes: what there was to read.
         counts: what became of it.
         parts: see `Parts`.
+        cuts: where prefixes begin; whoever adds units adds the lengths of their documents to it.
+
+    Args:
+        cuts: without documents.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cuts: Cuts | None = None) -> None:
+        self.cuts = cuts or Cuts()
         self.num_units = self.num_bytes = self.num_rejects_bytes = self.source_bytes = 0
         self.counts = Counts()
         self.parts = Parts()
@@ -161,24 +168,25 @@ def cut(layout: Layout, num_bytes: int) -> None:
             sync_folder(layout.merged)
 
 
-def resume(layout: Layout, units: Iterable[Unit], digest: str, may_use: Callable[[str], bool]) -> Merged:
+def resume(layout: Layout, units: Iterable[Unit], digest: str, cuts: Cuts, may_use: Callable[[str], bool]) -> Merged:
     """Find out how many of the first units are merged, byte for byte; the journal forgets the others.
 
     Args:
         layout: where everything lies.
         units: of the plan, from the first on.
         digest: of the recipe.
+        cuts: its own, without documents.
         may_use: whether what this engine made may be used.
 
     Raises:
         OutputError: the file system refuses.
     """
-    merged, kept = Merged(), 0
+    merged, kept = Merged(cuts), 0
     with (
         explain(layout.merged, "read what is merged in"),
-        _Proof(bin_path(layout.merged_prefix)) as data,
-        _Proof(layout.lengths) as lengths,
-        _Proof(layout.all_rejects) as rejects,
+        _Proof() as data,
+        _Proof() as lengths,
+        _Proof() as rejects,
         contextlib.suppress(FileNotFoundError),
     ):
         for unit, (end, receipt) in zip(units, _read(layout.receipts), strict=False):
@@ -187,10 +195,16 @@ def resume(layout: Layout, units: Iterable[Unit], digest: str, may_use: Callable
                 break
             num_documents = sum(shard.counts.num_documents for shard in receipt.shards)
             if not (
-                all(data.holds(shard.files.bin_bytes, shard.files.bin_checksum) for shard in receipt.shards)
-                and lengths.holds(4 * num_documents, receipt.lengths)
-                and rejects.holds(*receipt.rejects)
+                lengths.holds([(layout.lengths, 4 * num_documents)], receipt.lengths)
+                and rejects.holds([(layout.all_rejects, receipt.rejects[0])], receipt.rejects[1])
             ):
+                break
+            mark = cuts.mark()
+            for start in range(0, num_documents, CHUNK):
+                count = min(CHUNK, num_documents - start)
+                cuts.add(np.fromfile(layout.lengths, "<i4", count, offset=4 * cuts.num_documents).astype(np.int64))
+            if not _is_there(layout, receipt.shards, merged, data):
+                cuts.undo(mark)
                 break
             for shard in receipt.shards:
                 merged.add_shard(shard)
@@ -198,6 +212,21 @@ def resume(layout: Layout, units: Iterable[Unit], digest: str, may_use: Callable
             kept = end
     cut(layout, kept)
     return merged
+
+
+def _is_there(layout: Layout, shards: Iterable[UnitManifest], merged: Merged, data: _Proof) -> bool:
+    """Whether the next shards are in the prefixes, whose cuts are known so far."""
+    position = merged.num_bytes
+    for shard in shards:
+        width, stop = np.dtype(shard.dtype).itemsize, position + shard.files.bin_bytes
+        pieces = [
+            (bin_path(layout.growing(number)), width * (end - start))
+            for number, start, end in merged.cuts.split(position // width, stop // width)
+        ]
+        if sum(size for _, size in pieces) != stop - position or not data.holds(pieces, shard.files.bin_checksum):
+            return False
+        position = stop
+    return True
 
 
 def _read(path: Path) -> Iterator[tuple[int, Receipt]]:
@@ -216,39 +245,48 @@ def _read(path: Path) -> Iterator[tuple[int, Receipt]]:
 
 
 class _Proof:
-    """Compares a file with checksums from its beginning on, in large blocks. Use as a context manager.
+    """Compares files with checksums, each from its beginning on, in large blocks. Use as a context manager."""
 
-    Args:
-        path: of the file; where there is none, it holds nothing.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._path: Path | None = None
         self._buffer = memoryview(bytearray(COPY_BYTES))
         self._rest = self._buffer[:0]
 
     def __enter__(self) -> Self:
-        with contextlib.ExitStack() as stack:
-            with contextlib.suppress(FileNotFoundError):
-                self._file = stack.enter_context(self._path.open("rb", buffering=0))
-            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def holds(self, num_bytes: int, checksum: str) -> bool:
-        """Whether its next bytes have this checksum."""
+    def holds(self, pieces: Iterable[tuple[Path, int]], checksum: str) -> bool:
+        """Whether the next so many bytes of these files together have this checksum; a file that is not there has none.
+
+        One file after the other: of one that another one followed, there are no next bytes.
+        """
         digest = xxhash.xxh3_128()
-        while num_bytes > 0:
-            if not self._rest and not self._fill():
+        for path, size in pieces:
+            num_bytes = size
+            if num_bytes and path != self._path and not self._open(path):
                 return False
-            piece, self._rest = self._rest[:num_bytes], self._rest[num_bytes:]
-            digest.update(piece)
-            num_bytes -= len(piece)
+            while num_bytes > 0:
+                if not self._rest and not self._fill():
+                    return False
+                piece, self._rest = self._rest[:num_bytes], self._rest[num_bytes:]
+                digest.update(piece)
+                num_bytes -= len(piece)
         return f"xxh3_128:{digest.hexdigest()}" == checksum
 
+    def _open(self, path: Path) -> bool:
+        self._stack.close()
+        self._path, self._rest = path, self._buffer[:0]
+        try:
+            self._file = self._stack.enter_context(path.open("rb", buffering=0))
+        except FileNotFoundError:
+            return False
+        return True
+
     def _fill(self) -> bool:
-        count = self._file.readinto(self._buffer) if hasattr(self, "_file") else 0
+        count = self._file.readinto(self._buffer)
         self._rest = self._buffer[: count or 0]
         return bool(count)

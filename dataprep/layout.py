@@ -24,6 +24,7 @@
         rejects/rejects.jsonl                   source records that are no documents, once merged
       <corpus>-<tokenizer>-<recipe digest 8>/   the dataset: appears whole, by one rename
         <corpus>_text_document.bin .idx  manifest.json
+        <corpus>_00000_text_document.bin .idx   the same in several prefixes, see `cuts`, with data_args.txt
       <corpus>-<tokenizer>                      symlink to the newest of them
 
     <prefix>.bin .idx .manifest.json            a pair that was made from others, wherever its user wants it
@@ -49,6 +50,13 @@ from dataprep.storage import MARK, explain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+
+SUFFIX = "_text_document"
+"""What the name of a prefix ends with, as preprocess_data's do."""
+
+
+DATA_ARGS = "data_args.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ class Layout:
             work=output / "work" / digest[:16],
             dataset=output / f"{name}-{digest[:8]}",
             link=output / name,
-            stem=f"{corpus}_text_document",
+            stem=f"{corpus}{SUFFIX}",
         )
 
     @property
@@ -145,9 +153,13 @@ class Layout:
         """The folder that becomes `dataset` by a rename."""
         return self.merged / "dataset"
 
-    @property
-    def merged_prefix(self) -> Path:
-        return self.staged / self.stem
+    def name(self, number: int) -> str:
+        """File name of one of several prefixes."""
+        return f"{self.stem.removesuffix(SUFFIX)}_{number:05d}{SUFFIX}"
+
+    def growing(self, number: int) -> Path:
+        """A prefix while units are merged, when nobody knows yet whether the first is the only one."""
+        return self.staged / (self.name(number) if number else self.stem)
 
     def all_merged(self) -> list[Path]:
         """What earlier claims left merged, the newest last."""
@@ -185,6 +197,11 @@ class Layout:
     @property
     def manifest(self) -> Path:
         return self.dataset / "manifest.json"
+
+    @property
+    def data_args(self) -> Path:
+        """For Megatron's ``--data-args-path``: several prefixes, or datasets, with their weights."""
+        return self.dataset / DATA_ARGS
 
 
 @dataclass(frozen=True, slots=True)

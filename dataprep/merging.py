@@ -1,19 +1,24 @@
-"""What goes on beside the units while they are worked: the merge's copies, and a look at what was rejected."""
+"""What goes on beside the units while they are worked: copies, a look at rejects; and the proof of what they gave."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from dataprep.checks.scan import Proof
 from dataprep.copies import Copy, copy
-from dataprep.errors import SourceError
+from dataprep.errors import OutputError, SourceError
+from dataprep.stages.verify import verify
+from dataprep.watcher import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dataprep.cluster import Cluster
-    from dataprep.manifest import Unit
+    from dataprep.layout import Layout
+    from dataprep.manifest import Prefix, Unit
     from dataprep.planning import Request
     from dataprep.stages.merge import Merger
+    from dataprep.watcher import Watcher
 
 
 def copy_rest(cluster: Cluster, merger: Merger) -> None:
@@ -61,3 +66,31 @@ def check_rejects(request: Request, merger: Merger, total_bytes: int) -> None:
         f"{request.layout.rejects}. Mend the source, choose another field with --set reader.text=NAME, or allow more "
         "with --set runtime.max_rejects=SHARE"
     )
+
+
+def prove(
+    layout: Layout, dtype: Literal["uint16", "int32"], merger: Merger, watcher: Watcher
+) -> tuple[tuple[Prefix, ...], dict[str, Any]]:
+    """Finish what was merged, and read it back: every byte has to be that of the shard it came from.
+
+    Returns:
+        The prefixes, and what a manifest says of their verification: the report; of several, one for each.
+
+    Raises:
+        OutputError: it is not what was written.
+    """
+    files = merger.finish()
+    watcher.stage("verify", merger.merged.num_bytes + sum(idx_bytes for _, idx_bytes, _ in files))
+    told = lambda n: watcher(Progress(source_bytes=n))  # noqa: E731
+    proof = Proof(merger.merged.parts, continues=True)
+    entries, reports = [], []
+    for name, idx_bytes, idx_checksum in files:
+        report = verify(layout.staged / name, parts=proof, progress=told)
+        if not report.ok:
+            raise OutputError(f"the merged files are not what was written: {report.errors[0]}; run again")
+        entries.append(report.entry(name, dtype, idx_bytes, idx_checksum))
+        reports.append(report.named(name).to_json())
+    proof.finish()
+    if proof.wrong:
+        raise OutputError(f"the merged files are not what was written: they end before {proof.wrong[0][1]:,} bytes")
+    return tuple(entries), reports[0] if len(reports) == 1 else {"ok": True, "reports": reports}

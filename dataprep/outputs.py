@@ -35,6 +35,7 @@ def datasets(output: Path) -> list[dict[str, Any]]:
         found.append(
             {
                 "prefix": str(path.parent / manifest.prefixes[0].name),
+                "prefixes": [str(path.parent / prefix.name) for prefix in manifest.prefixes],
                 "corpus": manifest.recipe.corpus,
                 "tokenizer": manifest.recipe.tokenizer.name,
                 "recipe_digest": manifest.recipe_digest,

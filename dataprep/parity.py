@@ -260,13 +260,17 @@ def _stretches(manifest: Manifest) -> list[Stretch]:
     if isinstance(manifest, DatasetManifest):
         if manifest.preprocess is not None:  # the recipe alone does not say what a document is
             return []
-        spans = [span for span in manifest.provenance if span.num_documents]
-        return [Stretch(manifest.recipe, span, 0, span.num_documents, span.first_document) for span in spans]
+        num_documents = sum(entry.num_documents for entry in manifest.prefixes)
+        spans = ((span, *span.within(0, num_documents)) for span in manifest.provenance)
+        return [
+            Stretch(manifest.recipe, span, first - span.first_document, stop - first, first)
+            for span, first, stop in spans
+            if first < stop
+        ]
     found, document = [], 0
     for part in manifest.parts:
         for span in part.provenance if part.recipe is not None and part.preprocess is None else ():
-            first = max(part.start, span.first_document)
-            stop = min(part.start + part.num_documents, span.first_document + span.num_documents)
+            first, stop = span.within(part.start, part.start + part.num_documents)
             if first < stop:
                 recipe, inside = manifest.recipes[part.recipe or 0], first - span.first_document
                 found.append(Stretch(recipe, span, inside, stop - first, document + first - part.start))

@@ -21,7 +21,7 @@ from dataprep.estimates import estimate
 from dataprep.layout import Layout
 from dataprep.manifest import load_manifest
 from dataprep.sources import list_files, with_checksum
-from dataprep.specs import Existing, HubSource, Recipe, Runtime, TokenPolicy, find_cluster, parse_settings
+from dataprep.specs import Existing, HubSource, OutputSpec, Recipe, Runtime, TokenPolicy, find_cluster, parse_settings
 from dataprep.units import cut_units
 
 if TYPE_CHECKING:
@@ -89,6 +89,9 @@ def resolve(  # noqa: PLR0913 - what a command line gives
     cluster = find_cluster(given.get("cluster", {}))
     runtime = _elsewhere(cluster, runtime, given.get("runtime", {}))
     policy = TokenPolicy.from_json(given.get("policy", {}), "policy settings")
+    wanted = OutputSpec.from_json(given.get("output", {}), "output settings")
+    if wanted != OutputSpec():
+        check_path(output)
     if limit is not None and limit < 1:
         raise SpecError(f"--limit {limit}: expected a number of documents, at least 1")
     catalog.find_corpus(_arguments(corpus), given)  # a misspelt one is said before anything is fetched
@@ -112,11 +115,24 @@ def resolve(  # noqa: PLR0913 - what a command line gives
         tokenizer=identity,
         policy=policy,
         limit=limit,
+        output=wanted,
     )
     assert recipe.dtype  # an impossible policy.dtype is a SpecError before anything is written
     digest = recipe.digest
     layout = Layout.of(Path(os.path.abspath(output)), recipe.corpus, recipe.tokenizer.name, digest)
     return _unchanged_or_new(Request(recipe, runtime, layout, digest, found, listing, cluster))
+
+
+def check_path(output: str | Path) -> None:
+    """See that Megatron can read the paths in a file for its ``--data-args-path``.
+
+    Raises:
+        SpecError: it cannot.
+    """
+    if any(letter.isspace() for letter in os.path.abspath(output)):
+        raise SpecError(
+            f"{os.path.abspath(output)}: Megatron splits --data-args-path at spaces; choose another --output"
+        )
 
 
 def _arguments(corpus: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:

@@ -33,6 +33,9 @@ def adopt(layout: Layout, fence: Callable[[], None]) -> None:
             shutil.rmtree(path)
         if found and found[-1] != layout.merged:
             found[-1].rename(layout.merged)
+        first = layout.staged / f"{layout.name(0)}.bin"
+        if first.exists():  # its run died when it knew already that there are several
+            first.rename(layout.staged / f"{layout.growing(0).name}.bin")
 
 
 def sweep(folder: Path, fence: Callable[[], None] | None = None) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import shlex
 import time
 from collections import deque
@@ -29,14 +30,13 @@ from dataprep.errors import ClusterError, DataprepError, OutputError, SourceErro
 from dataprep.fetching import fetch
 from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
-from dataprep.layout import Layout
+from dataprep.layout import DATA_ARGS, Layout
 from dataprep.manifest import Counts, DatasetManifest, EngineRecord, Unit, load_manifest
-from dataprep.merging import EARLY_RECORDS, beside_copies, check_rejects, copy_rest
+from dataprep.merging import EARLY_RECORDS, beside_copies, check_rejects, copy_rest, prove
 from dataprep.monitor import Monitor, tell_workers
 from dataprep.planning import Request, resolve, with_contents
 from dataprep.remains import adopt, sweep
 from dataprep.stages import merge, publish, tokenize
-from dataprep.stages.verify import verify
 from dataprep.storage import append_line, make_folder
 from dataprep.supply import Supply
 from dataprep.usage import cpu_seconds, peak_bytes
@@ -66,6 +66,17 @@ class Result:
     manifest: DatasetManifest
     rejects: str
     fresh: bool
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """All of them, absolute."""
+        folder = os.path.dirname(self.prefix)
+        return tuple(os.path.join(folder, entry.name) for entry in self.manifest.prefixes)
+
+    @property
+    def data_args(self) -> str | None:
+        """Where there are several prefixes, the file for Megatron's ``--data-args-path``."""
+        return os.path.join(os.path.dirname(self.prefix), DATA_ARGS) if len(self.manifest.prefixes) > 1 else None
 
 
 def run(  # noqa: PLR0913 - what a command line gives
@@ -194,7 +205,7 @@ def find_existing(request: Request) -> Result | None:
                     f"{path} {state}; the dataset was damaged after it was published. Move it away to have it rebuilt: "
                     f"mv {layout.dataset} {layout.dataset}.damaged"
                 )
-    return Result(str(layout.prefix), manifest, str(layout.rejects), fresh=False)
+    return Result(str(layout.dataset / manifest.prefixes[0].name), manifest, str(layout.rejects), fresh=False)
 
 
 def _build(request: Request, watcher: Watcher, claim: Claim) -> Result:
@@ -207,17 +218,13 @@ def _build(request: Request, watcher: Watcher, claim: Claim) -> Result:
         gate = _gate(request, supply, job, watcher)
         merger = stack.enter_context(merge.Merger(layout, recipe, supply.merged, claim.check))
         _merge(request, supply, job, merger, watcher, claim)
-        index, merged = merger.finish(), merger.merged
-        watcher.stage("verify", merged.num_bytes + index[0])
-        told = lambda n: watcher(Progress(source_bytes=n))  # noqa: E731
-        report = verify(layout.merged_prefix, parts=merged.parts, progress=told)
-        if not report.ok:
-            raise OutputError(f"the merged files are not what was written: {report.errors[0]}; run again")
+        prefixes, verification = prove(layout, recipe.dtype, merger, watcher)
+        merged = merger.merged
         manifest = DatasetManifest(
             dataprep_version=dataprep.__version__,
             recipe_digest=request.digest,
             recipe=recipe.model_copy(update={"files": supply.files()}),
-            prefixes=(report.entry(layout.stem, recipe.dtype, *index),),
+            prefixes=prefixes,
             counts=merged.counts,
             lengths=length_summary(merger.lengths()),
             provenance=tuple(merged.spans()),
@@ -230,7 +237,7 @@ def _build(request: Request, watcher: Watcher, claim: Claim) -> Result:
                 audit_rate=request.runtime.audit_rate,
                 audited_documents=merged.counts.num_audited,
             ),
-            verification=report.named(layout.stem).to_json(),
+            verification=verification,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             wall_seconds=time.monotonic() - start,
             cpu_seconds=cpu_seconds() - cpu,
@@ -240,8 +247,9 @@ def _build(request: Request, watcher: Watcher, claim: Claim) -> Result:
         claim.check()
         publish.run(layout, manifest)
     publish.settle(layout, claim.check)
-    _event(layout, "published", prefix=str(layout.prefix), **manifest.counts.to_json())
-    return Result(str(layout.prefix), manifest, str(layout.rejects), fresh=True)
+    result = Result(str(layout.dataset / manifest.prefixes[0].name), manifest, str(layout.rejects), fresh=True)
+    _event(layout, "published", prefix=result.prefix, **manifest.counts.to_json())
+    return result
 
 
 def _merge(

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from dataprep import journal, shards
+from dataprep.cuts import Cuts
 from dataprep.estimates import estimate
 from dataprep.layout import RawFolder
 from dataprep.manifest import Counts
@@ -65,7 +66,8 @@ class Supply:
         self._request, self._job = request, job
         self.plan = Plan.load(request.layout, request.recipe, request.runtime, fence)
         self.done: set[str] = set()
-        self.merged = journal.Merged()
+        self._cuts = Cuts(request.recipe.max_tokens)
+        self.merged = journal.Merged(self._cuts)
         self.earlier = Progress(earlier=True)
         self._report, self._fence = report, fence
         self._stack = contextlib.ExitStack()
@@ -184,7 +186,7 @@ class Supply:
         """
         layout, job = self._request.layout, self._job
         may_use = functools.cache(lambda engine: tokenize.may_use(job, engine))
-        self.merged = journal.resume(layout, self.known(), self._request.digest, may_use)
+        self.merged = journal.resume(layout, self.known(), self._request.digest, self._cuts, may_use)
         self.done.update(unit.key for unit in itertools.islice(self.known(), self.merged.num_units))
         self._add_earlier(self.merged.counts, self.merged.num_units)
         left: set[str] = set()

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import dataprep
-from dataprep import planning, runner
+from dataprep import merging, planning, runner
 from dataprep.copies import copy
 from dataprep.errors import OutputError
 from dataprep.indexed import IndexedDataset, IndexWriter, bin_path, idx_path
@@ -317,14 +317,14 @@ def test_a_merged_file_that_is_too_long(inline_cluster, corpus, tmp_path, expect
 def test_what_is_damaged_while_it_is_merged_is_found_and_the_next_run_mends_it(
     inline_cluster, corpus, tmp_path, expected, monkeypatch
 ):
-    output, verify = tmp_path / "out", runner.verify
+    output, verify = tmp_path / "out", merging.verify
 
     def damaged(*args, **kwargs):
         _flip(_merged(output), 60_000, 60_000)
         return verify(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "verify", damaged)
+        patch.setattr(merging, "verify", damaged)
         with pytest.raises(OutputError, match=r"not those of shard \d+; run again"):
             _run(corpus, output)
     assert not list(output.glob("*/manifest.json"))
@@ -403,13 +403,13 @@ def test_merging_passes_the_32_bit_boundaries(workspace, monkeypatch):
     assert list(merged.parts) == [(4 * number * (i + 1), checksums[i]) for i in range(4)]
     assert [span.first_document for span in merged.spans()] == [0, 2, 4, 6]
     assert [stop for _, stop in ranges] == list(range(64 << 20, 6 * 2**30 + 1, 64 << 20))
-    pair = IndexedDataset(layout.merged_prefix)
+    pair = IndexedDataset(layout.growing(0))
     assert pair.num_tokens == 4 * number
     assert not list(layout.shards.iterdir())
     pointers = [4 * (i * number + j) for i in range(4) for j in (0, number - 1)]
     assert pair.sequence_pointers.tolist() == pointers
     assert max(pointers) > 2**32
-    assert dataprep.verify(layout.merged_prefix, "index").ok
+    assert dataprep.verify(layout.growing(0), "index").ok
 
 
 def _sparse_shard(layout: Layout, unit: Unit, num_tokens: int, checksum: str) -> UnitManifest:
@@ -474,7 +474,7 @@ with Merger(layout, recipe, merged) as merger:
             copy(item, lambda _: None)
             merger.copied(item)
     merger.finish()
-assert IndexedDataset(layout.merged_prefix).num_documents == num_shards * each
+assert IndexedDataset(layout.growing(0)).num_documents == num_shards * each
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 

@@ -277,7 +277,7 @@ def test_a_power_failure_behind_a_merge_of_pieces(case, monkeypatch):
     """The shards are gone, the merged file is hollow in the middle: the unit is done again from its first byte."""
     monkeypatch.setattr("dataprep.stages.merge.FLUSH_BYTES", 512)
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "verify", _stop)
+        patch.setattr(runner, "prove", _stop)
         for damage in (False, True):
             with pytest.raises(OutputError, match="stopped"):
                 case.run()

@@ -81,7 +81,7 @@ OTHER_TOKENIZER = {
     "eod_text": "</s>",
     "adds_bos": True,
 }
-OTHER_RECIPE = {"corpus": "d", "limit": 10}
+OTHER_RECIPE = {"corpus": "d", "limit": 10, "output": {"max_prefix_bytes": 1000}}
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,16 @@ def test_digest_changes_with_what_a_file_is(field, value):
 
 
 @pytest.mark.parametrize(("field", "value"), OTHER_RECIPE.items())
-def test_digest_changes_with_corpus_and_limit(field, value):
+def test_digest_changes_with_corpus_limit_and_output(field, value):
     assert _changed(RECIPE, **{field: value}).digest != DIGEST
+
+
+def test_a_recipe_of_before_there_were_outputs_has_the_digest_it_had():
+    value = {key: value for key, value in RECIPE.to_json().items() if key != "output"}
+    assert Recipe.from_json(value, "recipe.json").digest == DIGEST
+    assert _changed(RECIPE, output={"max_prefix_bytes": "1KB"}).digest == (
+        _changed(RECIPE, output={"max_prefix_bytes": 1000}).digest
+    )
 
 
 def test_digest_changes_with_number_and_order_of_files():

@@ -53,7 +53,8 @@ def test_layout_names_everything_below_the_output(tmp_path):
     assert layout.prefix == tmp_path / "fineweb-gpt2-01234567" / "fineweb_text_document"
     assert layout.manifest == tmp_path / "fineweb-gpt2-01234567" / "manifest.json"
     assert layout.link == tmp_path / "fineweb-gpt2"
-    assert layout.merged_prefix == layout.staged / layout.prefix.name
+    assert layout.growing(0) == layout.staged / layout.prefix.name
+    assert layout.growing(1).name == layout.name(1) == "fineweb_00001_text_document"
     for path in (
         layout.merged,
         layout.staged,

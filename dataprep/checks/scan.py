@@ -35,6 +35,46 @@ THREADS = min(4, len(os.sched_getaffinity(0)))
 answers late."""
 
 
+class Proof:
+    """Compares bytes, as they come, with the checksums of the parts they came from; also over several files.
+
+    Args:
+        parts: of each its end in bytes, from the beginning of the first file on, and the checksum it must have.
+        continues: a file may follow each file; whoever knows that none does calls `finish`.
+
+    Attributes:
+        position: bytes so far.
+        wrong: number and end of the parts that have another checksum.
+    """
+
+    def __init__(self, parts: Sequence[tuple[int, str]] = (), continues: bool = False) -> None:
+        self._parts, self._next, self.continues = parts, 0, continues
+        self._digest = xxhash.xxh3_128()
+        self.position = 0
+        self.wrong: list[tuple[int, int]] = []
+
+    def add(self, view: memoryview) -> None:
+        """The next bytes."""
+        while self._next < len(self._parts):
+            stop, checksum = self._parts[self._next]
+            some = view[: stop - self.position]
+            self._digest.update(some)
+            view = view[len(some) :]
+            self.position += len(some)
+            if self.position < stop:
+                return
+            if f"xxh3_128:{self._digest.hexdigest()}" != checksum:
+                self.wrong.append((self._next, stop))
+            self._digest.reset()
+            self._next += 1
+
+    def finish(self) -> None:
+        """No bytes follow: parts that are not all here are wrong."""
+        while self._next < len(self._parts):
+            self.wrong.append((self._next, self._parts[self._next][0]))
+            self._next += 1
+
+
 class Scan:
     """The pass; `run` it once.
 
@@ -44,9 +84,6 @@ class Scan:
         documents: where its documents begin.
         looked: what to look for.
         progress: called with the bytes just read, by one thread at a time.
-
-    Attributes:
-        wrong_parts: the numbers of the parts that have another checksum.
     """
 
     def __init__(
@@ -58,38 +95,35 @@ class Scan:
         progress: Callable[[int], None],
     ) -> None:
         self._path, self._size, self._documents, self._looked = path, size, documents, looked
-        self._parts: Sequence[tuple[int, str]] = ()
+        self._proof = Proof()
         self._progress = progress
         self._lock, self._turn = threading.Lock(), threading.Condition()
-        self._next = self._hashed = self._part = 0
+        self._next = self._hashed = 0
         self._stopped = False
-        self._whole, self._stretch = xxhash.xxh3_128(), xxhash.xxh3_128()
-        self.wrong_parts: list[int] = []
+        self._whole = xxhash.xxh3_128()
 
     @property
     def checksum(self) -> str:
         """``xxh3_128:<hex>`` of the whole file."""
         return f"xxh3_128:{self._whole.hexdigest()}"
 
-    def run(self, parts: Sequence[tuple[int, str]] = ()) -> Tally:
+    def run(self, proof: Proof | None = None) -> Tally:
         """Read and count.
 
         Args:
-            parts: for each stretch of the ``.bin``, its end in bytes and the checksum it must have.
+            proof: is given all bytes.
 
         Raises:
             FormatError: the file ends before it should.
         """
-        self._parts = parts
+        self._proof = proof or self._proof
         threads = min(THREADS, -(-self._size // BLOCK))
         with self._path.open("rb", buffering=0) as file, ThreadPoolExecutor(threads) as pool:
             futures = [pool.submit(self._work, file.fileno()) for _ in range(threads)]
             try:
-                tally = reduce(add, [future.result() for future in futures])
+                return reduce(add, [future.result() for future in futures])
             finally:
                 self._stop()
-        self.wrong_parts += range(self._part, len(parts))
-        return tally
 
     def _stop(self) -> None:
         with self._turn:
@@ -140,22 +174,9 @@ class Scan:
             if self._stopped:
                 return False
         self._whole.update(view)
-        self._hash_parts(view, position)
+        self._proof.add(view)
         self._progress(len(view))
         with self._turn:
             self._hashed += BLOCK
             self._turn.notify_all()
         return True
-
-    def _hash_parts(self, view: memoryview, position: int) -> None:
-        while self._part < len(self._parts):
-            stop, checksum = self._parts[self._part]
-            end = min(stop - position, len(view))
-            self._stretch.update(view[:end])
-            view, position = view[end:], position + end
-            if position < stop:
-                break
-            if f"xxh3_128:{self._stretch.hexdigest()}" != checksum:
-                self.wrong_parts.append(self._part)
-            self._stretch.reset()
-            self._part += 1

@@ -12,12 +12,12 @@ from dataprep.checks.documents import PIECE, Documents
 from dataprep.checks.ends import Likely, check_begins, check_ends, check_specials, place_of
 from dataprep.checks.known import BAND, MAX_VOCABULARY
 from dataprep.checks.report import Place
-from dataprep.checks.scan import Scan
+from dataprep.checks.scan import Proof, Scan
 from dataprep.checks.tally import ZERO_BYTES, Looked
 from dataprep.indexed import bin_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from dataprep.checks.index import Sound
@@ -33,7 +33,7 @@ PAD = 128
 def check_tokens(
     sound: Sound,
     known: Known,
-    parts: Sequence[tuple[int, str]],
+    proof: Proof,
     report: Report,
     progress: Callable[[int], None],
 ) -> None:
@@ -42,7 +42,7 @@ def check_tokens(
     Args:
         sound: the index, which fits the ``.bin``.
         known: about the ids.
-        parts: for each stretch of the ``.bin``, its end in bytes and the checksum it must have.
+        proof: of the parts that the ``.bin`` was made of.
         report: where to.
         progress: called with the bytes just read.
 
@@ -60,10 +60,13 @@ def check_tokens(
     looked = Looked(index.dtype, eod, bos, marks, limit, bool(marks) and likely.largest <= marks[-1][1] < limit)
     size = report.num_tokens * index.dtype.itemsize
     scan = Scan(path, size, Documents(index, sound.by_sequence), looked, progress)
-    tally = scan.run(parts)
+    first, known_wrong = proof.position, len(proof.wrong)
+    tally = scan.run(proof)
+    if not proof.continues:
+        proof.finish()
     report.bin_checksum, report.max_id = scan.checksum, tally.largest
-    for number in scan.wrong_parts:
-        end = parts[number][0]
+    for number, stop in proof.wrong[known_wrong:]:
+        end = stop - first
         report.add("shard", Place(str(path), byte=end), f"bytes up to {end} are not those of shard {number}")
     _check_ids(sound, tally, known, report)
     check_ends(sound, tally, (known, likely, eod), report)

@@ -56,7 +56,8 @@ def run(
     """Make a dataset: list, download, tokenize, merge, verify, publish. The last line on stdout is its prefix.
 
     Interrupted or failed, the same command goes on where it was. Done already, it says so. Of a mixture, every corpus
-    is made a dataset, and the last line is the file that blends them (Megatron's --data-args-path).
+    is made a dataset, and the last line is the file that blends them (Megatron's --data-args-path); so it is where a
+    dataset has several prefixes.
 
     Example: dataprep run fineweb --tokenizer meta-llama/Llama-3.1-8B --output /data
 
@@ -138,9 +139,10 @@ def _run(context: typer.Context, order: Order, mixture: Mixture | None, as_json:
         result = runner.execute(request, watcher, order.wait)
     manifest = result.manifest
     if as_json:
-        print_json({"prefix": result.prefix, "fresh": result.fresh, "manifest": manifest.to_json()})
+        beside = {"prefixes": result.prefixes, "data_args": result.data_args}
+        print_json({"prefix": result.prefix, **beside, "fresh": result.fresh, "manifest": manifest.to_json()})
         return
     if not quiet:
         note("" if result.fresh else "nothing to do: this dataset exists and its sources are unchanged")
         note(*progress.summary(result))
-    typer.echo(result.prefix)
+    typer.echo(result.data_args or result.prefix)

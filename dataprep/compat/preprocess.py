@@ -151,6 +151,8 @@ def _request(asked: Asked, key: str, work: Path) -> Request:
     check(asked, identity)
     bos = asked.include_specials and asked.named_type != "GPTSentencePieceTokenizer"
     policy = CONVENTIONS[asked.policy].settings(asked.type, identity.vocab_size, asked.append_eod, bos)
+    if cut := [setting for setting in asked.settings if setting.startswith("output.")]:
+        raise SpecError(f"--set {cut[0]}: preprocess makes one pair, as Megatron's does; for several: dataprep run")
     settings = [
         "reader.format=jsonl",
         f"reader.text={json.dumps(key)}",
@@ -216,7 +218,13 @@ SENTENCE_SETTINGS = ("policy.bos", "policy.dtype", "runtime.audit_rate", "runtim
 def _whole(request: Request, cut: Cut | None, prefix: Path, watcher: Watcher) -> DatasetManifest:
     """Make the pair with its documents in the order of the source, or find it made."""
     if cut is None:
-        return runner.execute(request, watcher).manifest
+        manifest = runner.execute(request, watcher).manifest
+        if len(manifest.prefixes) > 1:
+            raise SpecError(
+                f"{manifest.counts.num_documents:,} documents: Megatron takes fewer than 2**31 in one pair; "
+                "dataprep run makes several"
+            )
+        return manifest
     if isinstance(made := manifest_of(prefix), DatasetManifest) and made.recipe_digest == request.digest:
         return made
     manifest = sentences.build(request, cut, prefix, watcher)

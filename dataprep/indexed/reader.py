@@ -75,6 +75,11 @@ class Index:
         for start in range(0, len(getattr(self, field)), CHUNK):
             yield self.read(field, start, start + CHUNK)
 
+    def length_chunks(self) -> Iterator[Offsets]:
+        """The lengths of all documents, int64[<= CHUNK] at a time; see `document_lengths`."""
+        for start in range(0, self.num_documents, CHUNK):
+            yield self.document_lengths(start, min(start + CHUNK, self.num_documents))
+
     def document_lengths(self, start: int, stop: int) -> Offsets:
         """int64[stop - start], tokens of documents [start, stop); 0 for a boundary without a sequence.
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from dataprep.batches import Offsets, TokenBatch
-    from dataprep.indexed.reader import Index
 
 
 def write_index(
@@ -91,11 +90,6 @@ class IndexWriter:
         self.num_sequences += int(np.count_nonzero(lengths >= self._shortest))
         self.num_tokens += int(lengths.sum())
 
-    def add_index(self, index: Index) -> None:
-        """Append all documents of an ``.idx``."""
-        for start in range(0, index.num_documents, CHUNK):
-            self.add(index.document_lengths(start, min(start + CHUNK, index.num_documents)))
-
     def move(self, num_documents: int, num_sequences: int, num_tokens: int) -> None:
         """Go on behind the first so many documents; the counts are what they were then.
 
@@ -106,25 +100,36 @@ class IndexWriter:
             self._file.seek(4 * num_documents)
         self.num_documents, self.num_sequences, self.num_tokens = num_documents, num_sequences, num_tokens
 
-    def chunks(self) -> Iterator[npt.NDArray[np.int32]]:
-        """The lengths again, int32[<= CHUNK] at a time."""
-        for start in range(0, self.num_documents, CHUNK):
-            count = min(CHUNK, self.num_documents - start)
+    def chunks(self, documents: tuple[int, int] | None = None) -> Iterator[npt.NDArray[np.int32]]:
+        """The lengths again, int32[<= CHUNK] at a time, of all documents or of [start, stop)."""
+        first, stop = documents or (0, self.num_documents)
+        for start in range(first, stop, CHUNK):
+            count = min(CHUNK, stop - start)
             yield np.frombuffer(os.pread(self._file.fileno(), 4 * count, 4 * start), "<i4")
 
-    def write(self, file: AtomicFile, dtype: str) -> None:
-        """Write the whole ``.idx`` for tokens of this dtype ("uint16" or "int32")."""
+    def write(self, file: AtomicFile, dtype: str, documents: tuple[int, int] | None = None) -> None:
+        """Write the whole ``.idx`` for tokens of this dtype ("uint16" or "int32").
+
+        Args:
+            file: where to.
+            dtype: of the tokens.
+            documents: [start, stop) of those that are in it; None: all.
+        """
+        span = documents or (0, self.num_documents)
+        num_sequences = self.num_sequences
+        if documents is not None:
+            num_sequences = sum(int(np.count_nonzero(some >= self._shortest)) for some in self.chunks(span))
         write_index(
             file,
-            Header(CODES[dtype], self.num_sequences, self.num_documents + 1),
-            lambda: (lengths[lengths >= self._shortest] for lengths in self.chunks()),
-            self._boundaries(),
+            Header(CODES[dtype], num_sequences, span[1] - span[0] + 1),
+            lambda: (lengths[lengths >= self._shortest] for lengths in self.chunks(span)),
+            self._boundaries(span),
         )
 
-    def _boundaries(self) -> Iterator[Offsets]:
+    def _boundaries(self, documents: tuple[int, int]) -> Iterator[Offsets]:
         sequence = 0
         yield np.zeros(1, np.int64)
-        for lengths in self.chunks():
+        for lengths in self.chunks(documents):
             ends: Offsets = np.cumsum(lengths >= self._shortest, dtype=np.int64) + sequence
             yield ends
             sequence = int(ends[-1])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any, Literal
 
+from pydantic import Field
+
 from dataprep.manifest.units import SCHEMA, Counts, PairFiles
 from dataprep.probe import Probe
 from dataprep.specs import Model, Recipe, TokenizerIdentity, TokenPolicy
@@ -24,6 +26,10 @@ class Span(Model):
     num_records: int
     first_document: int
     num_documents: int
+
+    def within(self, start: int, stop: int) -> tuple[int, int]:
+        """Which of documents [start, stop) it holds, as such a range; an empty one, or none, where it holds none."""
+        return max(start, self.first_document), min(stop, self.first_document + self.num_documents)
 
 
 class Lengths(Model):
@@ -87,11 +93,12 @@ class DatasetManifest(Model):
     Attributes:
         recipe: whole; its `files` carry the checksums of what was read.
         provenance: run lengths, in the order of the documents.
-        verification: the report of the verify stage, as JSON.
+        verification: the report of the verify stage, as JSON; of several prefixes, ``reports``, one for each.
         peak_memory_bytes: largest resident size of any process of the run.
         preprocess: what `preprocess` did beside the recipe, where it did: dealt the documents out to partitions, cut
             them into sentences.
         probe: what the file system could do that it was made on.
+        before: documents in prefixes that were left out, see `only`; 0 in the file.
     """
 
     schema_version: int = SCHEMA
@@ -110,6 +117,7 @@ class DatasetManifest(Model):
     peak_memory_bytes: int
     preprocess: Preprocess | None = None
     probe: Probe | None = None
+    before: int = Field(default=0, exclude=True)
 
     @property
     def tokenizer(self) -> TokenizerIdentity:
@@ -118,6 +126,24 @@ class DatasetManifest(Model):
     @property
     def policy(self) -> TokenPolicy:
         return self.recipe.policy
+
+    def only(self, name: str) -> DatasetManifest:
+        """What it says of one of its prefixes: documents are numbered as there; `counts` and `lengths` are of all.
+
+        A run length that other prefixes share begins before document 0, or ends behind the last one.
+        """
+        number = next(i for i, entry in enumerate(self.prefixes) if entry.name == name)
+        if len(self.prefixes) == 1:
+            return self
+        entry = self.prefixes[number]
+        before = sum(each.num_documents for each in self.prefixes[:number])
+        stop = before + entry.num_documents
+        spans = tuple(
+            span.model_copy(update={"first_document": span.first_document - before})
+            for span in self.provenance
+            if span.first_document < stop and span.first_document + span.num_documents > before
+        )
+        return self.model_copy(update={"prefixes": (entry,), "provenance": spans, "before": before})
 
     def locate(self, document: int) -> tuple[Recipe, Span, int] | None:
         """The recipe, run length and number in it of a document."""

@@ -32,7 +32,8 @@ def manifest_of(prefix: Path) -> Manifest | None:
     """The manifest of a pair: its own, or the ``manifest.json`` of its folder that names it; None without one.
 
     It speaks of the pair by its present name, also where that changed: with that of its own manifest, or so that the
-    folder's one speaks of files that are gone.
+    folder's one speaks of files that are gone. Of a dataset of several pairs it speaks of this one alone, see
+    `DatasetManifest.only`.
 
     Raises:
         FormatError: there is one, and it cannot be read.
@@ -49,7 +50,7 @@ def manifest_of(prefix: Path) -> Manifest | None:
     else:
         manifest = _model(DatasetManifest, value, path)
     if prefix.name in {entry.name for entry in manifest.prefixes}:
-        return manifest
+        return manifest.only(prefix.name) if isinstance(manifest, DatasetManifest) else manifest
     (entry, *others) = manifest.prefixes or (None,)
     if entry is None or others or (path == common and bin_path(prefix.with_name(entry.name)).exists()):
         return None

@@ -22,6 +22,7 @@ class Part(Model):
         drawn_from: where they are no run, but were drawn at random from so many documents of the input, in its order:
             too many to be parts of their own. `start` counts what was drawn then, and nothing says where from.
         preprocess: what `preprocess` had done to them beside the recipe.
+        before: documents of the input's dataset that lie in prefixes before the input.
     """
 
     prefix: str
@@ -31,6 +32,7 @@ class Part(Model):
     provenance: tuple[Span, ...] = ()
     drawn_from: int | None = None
     preprocess: Preprocess | None = None
+    before: int = 0
 
 
 class PairManifest(Model):

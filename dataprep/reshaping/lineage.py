@@ -60,6 +60,7 @@ class Lineage:
                     recipe=recipe,
                     provenance=provenance,
                     preprocess=beside,
+                    before=manifest.before if manifest is not None else 0,
                 )
             )
 
@@ -127,7 +128,8 @@ class Holdings:
                 digest = lineage.recipes[part.recipe].digest if part.recipe is not None else ""
                 # one recipe makes the same documents wherever it is run, and numbers them alike
                 key = digest, "" if part.provenance else part.prefix
-                self._ranges.setdefault(key, []).append((part.start, part.start + part.num_documents, prefix))
+                start = part.before + part.start
+                self._ranges.setdefault(key, []).append((start, start + part.num_documents, prefix))
 
     def repeats(self) -> tuple[int, list[Path]]:
         """How many documents are held once more than needed, and the pairs that hold them."""

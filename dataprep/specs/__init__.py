@@ -3,6 +3,7 @@
     Corpus         a named body of documents: where it is and how it is read      pipelines/*.yaml
     TokenizerSpec  which tokenizer, as the user wrote it                          tokenizers/*.yaml
     TokenPolicy    BOS, EOD, special strings, empty documents, dtype
+    OutputSpec     how the dataset is cut into prefixes
     Recipe         all that decides the output bytes, resolved; has the digest
     Runtime        workers, memory, engine, ...: all that must not change the bytes
     ClusterSpec    where units are worked, which must not either
@@ -39,7 +40,7 @@ from dataprep.specs.corpus import (
     UrlsSource,
 )
 from dataprep.specs.models import MIB, Model, load_yaml
-from dataprep.specs.recipe import Compression, FileFormat, Listing, Recipe, SourceFile, TokenPolicy
+from dataprep.specs.recipe import Compression, FileFormat, Listing, OutputSpec, Recipe, SourceFile, TokenPolicy
 from dataprep.specs.runtime import NAMESPACES, Runtime, parse_settings
 from dataprep.specs.tokenizer import TokenizerIdentity, TokenizerSpec, TokenizerType
 
@@ -61,6 +62,7 @@ __all__ = [
     "MixturePart",
     "MixtureSpec",
     "Model",
+    "OutputSpec",
     "ReaderSpec",
     "Recipe",
     "Runtime",

@@ -6,6 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from pydantic import ByteSize, Field
+
 from dataprep.errors import SpecError, public
 from dataprep.specs.corpus import ReaderSpec
 from dataprep.specs.models import Model
@@ -37,6 +39,16 @@ class TokenPolicy(Model):
     special_text: Literal["encode", "plain", "reject"] = "encode"
     empty: Literal["drop", "keep", "sequence"] = "drop"
     dtype: Literal["auto", "uint16", "int32"] = "auto"
+
+
+class OutputSpec(Model):
+    """How a dataset is cut into prefixes, see `cuts`.
+
+    Attributes:
+        max_prefix_bytes: of a ``.bin``, unless one document is larger. None: as large as Megatron takes.
+    """
+
+    max_prefix_bytes: ByteSize | None = Field(default=None, ge=1)
 
 
 class SourceFile(Model):
@@ -112,6 +124,7 @@ class Recipe(Model):
             no part of the identity: a commit that mends a README makes no new dataset.
         license: of the corpus.
         limit: at most this many documents, or None.
+        output: cut into prefixes how.
     """
 
     corpus: str
@@ -122,6 +135,7 @@ class Recipe(Model):
     tokenizer: TokenizerIdentity
     policy: TokenPolicy
     limit: int | None = None
+    output: OutputSpec = OutputSpec()
 
     def public(self) -> Self:
         """The same without what addresses may hide; what is written down."""
@@ -135,7 +149,9 @@ class Recipe(Model):
     @property
     def identity(self) -> dict[str, Any]:
         """Plain JSON values; what the digest covers."""
+        output = {} if self.output == OutputSpec() else {"output": self.output.to_json()}
         return {
+            **output,
             "format": 1,
             "corpus": self.corpus,
             "reader": self.reader.identity,
@@ -175,6 +191,12 @@ class Recipe(Model):
                 "uint16" if size < 65500 else "int32"
             )  # Megatron-LM d98e8a64, indexed_dataset.py, DType.optimal_dtype
         return self.policy.dtype
+
+    @property
+    def max_tokens(self) -> int:
+        """Of a prefix, see `cuts`."""
+        limit = self.output.max_prefix_bytes
+        return 2**62 if limit is None else limit // (2 if self.dtype == "uint16" else 4)
 
     @property
     def writes_empty_sequences(self) -> bool:

@@ -104,5 +104,5 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
     return result
 
 
-NAMESPACES = ("source", "reader", "tokenizer", "policy", "runtime", "cluster")
+NAMESPACES = ("source", "reader", "tokenizer", "policy", "output", "runtime", "cluster")
 """What ``--set`` can reach: all but `runtime` and `cluster` are recipe."""

@@ -4,7 +4,7 @@
     shard .idx   -> lengths   read by the driver, and written behind one another
     rejects      -> rejects   with rows and lines that count from the start of their file
 
-    num_bytes        all units so far have their places in the .bin
+    num_bytes        all units so far have their places in the .bin, or in those of several prefixes, see `cuts`
       | take         ranges that are to be copied
     copied           all ranges up to here are durable: their units go into the journal, and then their shards go
 
@@ -20,6 +20,8 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from dataprep import journal
 from dataprep.copies import Copy
 from dataprep.errors import OutputError
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    import numpy as np
     import numpy.typing as npt
 
     from dataprep.journal import Merged
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
     from dataprep.specs import Recipe
 
 FLUSH_BYTES = 64 << 20
-"""Ranges that are copied begin and end at multiples of this, which is itself one of any page and stripe: about what
-two workers make in a second."""
+"""Ranges that are copied begin and end at multiples of this, but for the end of a file; it is itself one of any page
+and stripe: about what two workers make in a second."""
 
 MAX_WAITING = 1000
 """Units that wait for a range to be full, and their shards with them; so many are copied without."""
@@ -69,7 +70,8 @@ class Merger:
         self._layout, self._recipe, self._fence = layout, recipe, fence
         self.merged = merged
         self.first_reject = ""
-        self._path = bin_path(layout.merged_prefix)
+        self._width = np.dtype(recipe.dtype).itemsize
+        self._number = 0  # of the prefix that is copied to
         self._pieces: deque[tuple[Path, int, int]] = deque()
         self._taken = self._durable = merged.num_bytes
         self._copies: deque[Copy] = deque()
@@ -88,11 +90,9 @@ class Merger:
         self._fence()
         with explain(layout.staged, "clear"):
             for path in layout.staged.iterdir():
-                if path != self._path:  # an index or a manifest of a run that died later than we start
+                if path.suffix != ".bin":  # an index or a manifest of a run that died later than we start
                     path.unlink()
         with contextlib.ExitStack() as stack:
-            self._bin = stack.enter_context(_open(self._path))
-            self._size = os.fstat(self._bin).st_size
             self._rejects = stack.enter_context(_open(layout.all_rejects))
             with explain(layout.all_rejects, "open"):
                 os.lseek(self._rejects, merged.num_rejects_bytes, os.SEEK_SET)
@@ -125,7 +125,9 @@ class Merger:
         num_rejects = 0
         for shard in shards:
             prefix = layout.shard(shard.unit)
-            self._index.add_index(Index(idx_path(prefix)))
+            for lengths in Index(idx_path(prefix)).length_chunks():
+                self._index.add(lengths)
+                merged.cuts.add(lengths)
             num_rejects += self._move_rejects(shard)
             if shard.files.bin_bytes:
                 self._pieces.append((bin_path(prefix), 0, shard.files.bin_bytes))
@@ -149,21 +151,32 @@ class Merger:
             last: no unit follows.
         """
         while self._taken < self.merged.num_bytes:
-            if self._taken % FLUSH_BYTES and self._copies:
+            first, end = self._file()
+            start = self._taken - first
+            if start % FLUSH_BYTES and self._copies:
                 return  # it begins on a page that another one ends on
-            stop = (self._taken // FLUSH_BYTES + 1) * FLUSH_BYTES
-            if stop > self.merged.num_bytes:
-                if not last and (self._copies or len(self._waiting) < MAX_WAITING):
+            stop = (start // FLUSH_BYTES + 1) * FLUSH_BYTES
+            if stop > end - first:
+                is_open = self._number + 1 == len(self.merged.cuts)
+                if is_open and not last and (self._copies or len(self._waiting) < MAX_WAITING):
                     return
-                stop = self.merged.num_bytes
-            if stop > self._size:
-                with explain(self._path, "lengthen"):
-                    os.ftruncate(self._bin, stop)
-                self._size = stop
-            item = Copy(self._path, self._taken, stop, tuple(self._next_pieces(stop - self._taken)))
-            self._taken = stop
+                stop = end - first
+            path = bin_path(self._layout.growing(self._number))
+            with explain(path, "lengthen"), _open(path) as file:
+                if os.fstat(file).st_size < stop:
+                    os.ftruncate(file, stop)
+            item = Copy(path, start, stop, tuple(self._next_pieces(stop - start)))
+            self._taken = first + stop
             self._copies.append(item)
             yield item
+
+    def _file(self) -> tuple[int, int]:
+        """Where the prefix that the next byte belongs to begins and ends so far, in the bytes of all."""
+        while True:
+            first, end = (self._width * token for token in self.merged.cuts.tokens(self._number))
+            if self._taken < end:
+                return first, end
+            self._number += 1
 
     def _next_pieces(self, num_bytes: int) -> Iterator[tuple[Path, int, int]]:
         while num_bytes:
@@ -184,7 +197,7 @@ class Merger:
         while self._copies and self._copies[0] in self._copied:
             first = self._copies.popleft()
             self._copied.remove(first)
-            self._durable = first.stop
+            self._durable += first.stop - first.start
         self._flush()
 
     def _flush(self) -> None:
@@ -230,22 +243,43 @@ class Merger:
                 num_bytes += len(data)
         return num_bytes
 
-    def finish(self) -> tuple[int, str]:
-        """Cut the files to their size and write the index; returns size and checksum of the ``.idx``."""
-        assert self._durable == self.merged.num_bytes
+    def finish(self) -> list[tuple[str, int, str]]:
+        """Cut the files to their size and write the indices.
+
+        Returns:
+            For each prefix: its name, and size and checksum of its ``.idx``.
+        """
+        merged, layout = self.merged, self._layout
+        assert self._durable == merged.num_bytes == self._width * merged.cuts.num_tokens
         self._flush()
         self._fence()
-        with explain(self._path, "finish"):
-            os.ftruncate(self._rejects, self.merged.num_rejects_bytes)
-            if self.merged.num_rejects_bytes:
+        with explain(layout.all_rejects, "finish"):
+            os.ftruncate(self._rejects, merged.num_rejects_bytes)
+            if merged.num_rejects_bytes:
                 os.fsync(self._rejects)
             else:
-                self._layout.all_rejects.unlink(missing_ok=True)
-            os.ftruncate(self._bin, self.merged.num_bytes)
-            os.fsync(self._bin)
-        with AtomicFile(idx_path(self._layout.merged_prefix)) as idx:
-            self._index.write(idx, self._recipe.dtype)
-        return idx.num_bytes, idx.checksum
+                layout.all_rejects.unlink(missing_ok=True)
+        found, count = [], len(merged.cuts)
+        for number in range(count):
+            start, stop = merged.cuts.tokens(number)
+            with explain(path := bin_path(layout.growing(number)), "finish"), _open(path) as file:
+                os.ftruncate(file, self._width * (stop - start))
+                os.fsync(file)
+                name = layout.name(number) if count > 1 else layout.stem
+                if name != layout.growing(number).name:
+                    os.rename(path, bin_path(layout.staged / name))
+            with AtomicFile(idx_path(layout.staged / name)) as idx:
+                self._index.write(idx, self._recipe.dtype, merged.cuts.documents(number) if count > 1 else None)
+            found.append((name, idx.num_bytes, idx.checksum))
+        self._remove_others({bin_path(layout.staged / name).name for name, _, _ in found})
+        return found
+
+    def _remove_others(self, names: set[str]) -> None:
+        """Remove what is no part of the dataset: prefixes of an earlier run that this one does not have."""
+        with explain(self._layout.staged, "clear"):
+            for path in self._layout.staged.glob("*.bin"):
+                if path.name not in names:
+                    path.unlink()
 
 
 @contextlib.contextmanager

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from dataprep.errors import OutputError
 from dataprep.remains import clear_shards
-from dataprep.storage import explain, replace_link, sync_folder, write_json
+from dataprep.storage import AtomicFile, explain, replace_link, sync_folder, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from dataprep.layout import Layout
     from dataprep.manifest import DatasetManifest
@@ -28,6 +29,8 @@ def run(layout: Layout, manifest: DatasetManifest) -> None:
     Raises:
         OutputError: the file system refuses, or something else has taken the name.
     """
+    if len(manifest.prefixes) > 1:
+        write_data_args(layout.staged / layout.data_args.name, prefix_weights(str(layout.dataset), manifest))
     write_json(layout.staged / layout.manifest.name, manifest.to_json())
     with explain(layout.dataset, "publish"):
         folder = layout.staged.stat()
@@ -43,6 +46,27 @@ def run(layout: Layout, manifest: DatasetManifest) -> None:
                 f"{layout.dataset} exists but is no complete dataset; move it away and run the same command again"
             ) from error
         sync_folder(layout.output)
+
+
+def prefix_weights(folder: str, manifest: DatasetManifest) -> Iterator[tuple[float, str]]:
+    """The prefixes of a dataset in this folder, each with its share of the tokens."""
+    for prefix in manifest.prefixes:
+        yield prefix.num_tokens / manifest.counts.num_tokens, os.path.join(folder, prefix.name)
+
+
+def write_data_args(path: Path, weights: Iterable[tuple[float, str]]) -> None:
+    """Write a file for Megatron's ``--data-args-path``.
+
+    Args:
+        path: where to.
+        weights: of each prefix its weight and its path, absolute.
+
+    Raises:
+        OutputError: the file system refuses.
+    """
+    with AtomicFile(path) as file:
+        for weight, prefix in weights:
+            file.write(f"{weight:.9f} {prefix}\n".encode())
 
 
 def settle(layout: Layout, fence: Callable[[], None]) -> None:

@@ -22,7 +22,7 @@ from dataprep.checks.claims import check_claims
 from dataprep.checks.index import check_index
 from dataprep.checks.known import check_dtype, check_tokenizer, learn
 from dataprep.checks.report import LEVELS, Expected, Place, Report
-from dataprep.checks.scan import THREADS
+from dataprep.checks.scan import THREADS, Proof
 from dataprep.checks.splits import check_split
 from dataprep.checks.tokens import check_tokens
 from dataprep.errors import Cancelled, EncodeError, FormatError, SourceError, SpecError
@@ -47,7 +47,7 @@ def verify(
     prefix: str | Path,
     level: Level = "tokens",
     expect: Expected | None = None,
-    parts: Sequence[tuple[int, str]] = (),
+    parts: Sequence[tuple[int, str]] | Proof = (),
     progress: Callable[[int], None] | None = None,
 ) -> Report:
     """Check one pair.
@@ -56,7 +56,8 @@ def verify(
         prefix: path without ``.bin``; a path with ``.bin`` or ``.idx`` means the same.
         level: how deep to look.
         expect: what the training brings that is to use the pair.
-        parts: for each stretch of the ``.bin``, its end in bytes and the checksum it must have.
+        parts: for each stretch of the ``.bin``, its end in bytes and the checksum it must have; of several prefixes,
+            given to each call in turn, a `Proof` of all of them.
         progress: called with the bytes just read, of either file; by several threads, one at a time.
 
     Returns:
@@ -82,7 +83,8 @@ def verify(
         if sound is not None:
             _check_training(sound, expect, report)
             if level != "index":
-                check_tokens(sound, known, parts, report, progress or _silent)
+                proof = parts if isinstance(parts, Proof) else Proof(parts)
+                check_tokens(sound, known, proof, report, progress or _silent)
     if manifest is not None:
         with _noting(path, report):
             check_claims(path, manifest, report)

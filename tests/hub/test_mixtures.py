@@ -48,6 +48,20 @@ def test_tokens_are_shares_as_they_are(corpora):
     assert [share.epochs for share in blend.shares] == [None, None]
 
 
+def test_the_weight_of_a_dataset_is_shared_by_its_prefixes(corpora):
+    limit = ["output.max_prefix_bytes=2000"]
+    blend = run_mixture(mixture(corpora, "tokens", weights=(1, 3)), "sample", corpora / "out", settings=limit)
+    lines = [line.split() for line in Path(blend.data_args).read_text().splitlines()]
+    pairs = [dataprep.open_dataset(prefix) for _, prefix in lines]
+    for name, weight, number in (("short", 0.25, 400), ("long", 0.75, 40)):
+        mine = [i for i, (_, prefix) in enumerate(lines) if Path(prefix).name.startswith(name)]
+        total = sum(pairs[i].num_tokens for i in mine)
+        assert len(mine) > 1
+        assert sum(len(pairs[i]) for i in mine) == number
+        expected = [weight * pairs[i].num_tokens / total for i in mine]
+        assert [float(lines[i][0]) for i in mine] == pytest.approx(expected, abs=1e-9)
+
+
 def test_the_trainers_file_names_datasets_that_exist(corpora):
     blend = run_mixture(mixture(corpora, "tokens", weights=(1, 3)), "sample", corpora / "out")
 
