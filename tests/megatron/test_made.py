@@ -39,6 +39,21 @@ def pairs(dtype, tmp_path_factory) -> list[str]:
     return prefixes
 
 
+def test_several_prefixes(read_by_megatron, dtype, tmp_path):
+    texts = [f"{i} " + "some words " * (i % 23) if i % 10 else "" for i in range(90)]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    policy = [f"policy.dtype={dtype}", "policy.empty=keep"]
+    whole = _documents(dataprep.run(str(tmp_path / "c.jsonl"), "sample", tmp_path / "one", settings=policy).prefix)
+    limit = [*policy, "output.max_prefix_bytes=700"]
+    made, start = dataprep.run(str(tmp_path / "c.jsonl"), "sample", tmp_path / "several", settings=limit), 0
+    assert len(made.prefixes) > 3
+    for prefix in made.prefixes:
+        stop = start + dataprep.open_dataset(prefix).num_documents
+        read_by_megatron(prefix, whole[start:stop], dtype)
+        start = stop
+    assert start == len(whole)
+
+
 def test_merged(read_by_megatron, pairs, dtype, tmp_path):
     made = dataprep.merge(pairs, tmp_path / "new")
     read_by_megatron(made.prefix, _documents(pairs[0]) + _documents(pairs[1]), dtype)
