@@ -33,13 +33,15 @@ class Cuts:
 
     Args:
         max_tokens: of a prefix, unless one document is larger.
+        by_unit: every unit that has tokens begins a prefix.
 
     Attributes:
         num_documents, num_tokens: so far.
     """
 
-    def __init__(self, max_tokens: int = 2**62) -> None:
-        self._max_tokens = max_tokens
+    def __init__(self, max_tokens: int = 2**62, by_unit: bool = False) -> None:
+        self._max_tokens, self.by_unit = max_tokens, by_unit
+        self._is_full = False
         self._documents, self._tokens = array("q", [0]), array("q", [0])
         self.num_documents = self.num_tokens = 0
 
@@ -63,6 +65,9 @@ class Cuts:
         """
         if not len(lengths):
             return
+        if self._is_full and lengths.any():
+            self._cut(self.num_documents + int(np.argmax(lengths > 0)), self.num_tokens)
+            self._is_full = False
         ends = np.cumsum(lengths, dtype=np.int64) + self.num_tokens
         reached = self.num_tokens
         while True:
@@ -79,6 +84,15 @@ class Cuts:
                 reached = before
         self.num_documents += len(ends)
         self.num_tokens = int(ends[-1])
+
+    def end_unit(self) -> None:
+        """The documents since the last one were a unit."""
+        self._is_full = self.by_unit and self.num_tokens > self._tokens[-1]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more tokens will be added to the last prefix, as far as is known."""
+        return self._is_full
 
     def _cut(self, document: int, token: int) -> None:
         if len(self) == MAX_PREFIXES:
@@ -98,11 +112,11 @@ class Cuts:
                 yield number, start - first, end - first
             start, number = max(start, end), number + 1
 
-    def mark(self) -> tuple[int, int, int]:
+    def mark(self) -> tuple[int, int, int, bool]:
         """A state to come back to."""
-        return len(self), self.num_documents, self.num_tokens
+        return len(self), self.num_documents, self.num_tokens, self._is_full
 
-    def undo(self, mark: tuple[int, int, int]) -> None:
+    def undo(self, mark: tuple[int, int, int, bool]) -> None:
         """Forget what was added since."""
-        count, self.num_documents, self.num_tokens = mark
+        count, self.num_documents, self.num_tokens, self._is_full = mark
         del self._documents[count:], self._tokens[count:]

@@ -135,7 +135,8 @@ class Merged:
             self._spans.extend((*place, part.num_records, document, part.num_documents))
 
     def add_unit(self, source_bytes: int, num_rejects_bytes: int) -> None:
-        """The shards since the last one were a unit."""
+        """The shards since the last one were a unit, and the lengths of their documents were added to `cuts`."""
+        self.cuts.end_unit()
         self.num_units += 1
         self.source_bytes += source_bytes
         self.num_rejects_bytes += num_rejects_bytes

@@ -195,6 +195,12 @@ class Layout:
         return self.dataset / self.stem
 
     @property
+    def first_prefix(self) -> Path:
+        """The same, or of several that were published, the first."""
+        first = self.dataset / self.name(0)
+        return first if _lies_at(first) else self.prefix
+
+    @property
     def manifest(self) -> Path:
         return self.dataset / "manifest.json"
 

@@ -113,7 +113,7 @@ def _read_run(work: Path) -> dict[str, Any]:
         "holder": None if claim.is_free else claim.who,
         "last_event": last,
         "progress": progress.to_json() if progress is not None else None,
-        "prefix": str(layout.prefix) if published else None,
+        "prefix": str(layout.first_prefix) if published else None,
     }
 
 

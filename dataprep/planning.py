@@ -92,6 +92,10 @@ def resolve(  # noqa: PLR0913 - what a command line gives
     wanted = OutputSpec.from_json(given.get("output", {}), "output settings")
     if wanted != OutputSpec():
         check_path(output)
+    if not wanted.merge and "unit_bytes" in given.get("runtime", {}):
+        raise SpecError(
+            "runtime.unit_bytes decides no bytes, and with output.merge=false units do; give output.max_prefix_bytes"
+        )
     if limit is not None and limit < 1:
         raise SpecError(f"--limit {limit}: expected a number of documents, at least 1")
     catalog.find_corpus(_arguments(corpus), given)  # a misspelt one is said before anything is fetched
@@ -246,7 +250,7 @@ def describe(request: Request) -> dict[str, Any]:
         "recipe_digest": request.digest,
         "recipe": recipe.public().to_json(),
         "runtime": request.runtime.to_json(),
-        "prefix": str(request.layout.prefix),
+        "prefix": str(request.layout.first_prefix),
         "exists": request.layout.manifest.exists(),
         "dtype": recipe.dtype,
         "bos": recipe.tokenizer.bos_text if recipe.writes_bos else None,

@@ -66,7 +66,7 @@ class Supply:
         self._request, self._job = request, job
         self.plan = Plan.load(request.layout, request.recipe, request.runtime, fence)
         self.done: set[str] = set()
-        self._cuts = Cuts(request.recipe.max_tokens)
+        self._cuts = Cuts(request.recipe.max_tokens, by_unit=not request.recipe.output.merge)
         self.merged = journal.Merged(self._cuts)
         self.earlier = Progress(earlier=True)
         self._report, self._fence = report, fence

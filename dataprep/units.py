@@ -3,8 +3,9 @@
     files   f0 f1 f2 | f3 | f4 ...      groups: consecutive files, by their listed sizes alone
     units   u u | u u u | ...           of one group each, cut once its files are here; then a line is appended
 
-How units are cut never changes the bytes of the dataset; that they are cut once is what lets finished shards be used
-again, also when what they were made of is gone (``runtime.keep_raw=false``).
+How units are cut never changes the bytes of the dataset, unless the recipe says how (``output.merge=false``); that they
+are cut once is what lets finished shards be used again, also when what they were made of is gone
+(``runtime.keep_raw=false``).
 """
 
 from __future__ import annotations
@@ -56,9 +57,14 @@ def cut_group(recipe: Recipe, number: int, files: range, unit_bytes: int) -> lis
     return [Unit(group=number, index=i, slices=(part,)) for i, part in enumerate(parts)]
 
 
+def unit_size(recipe: Recipe, runtime: Runtime) -> int:
+    """Source bytes per unit."""
+    return recipe.output.unit_bytes or runtime.unit_size(recipe.num_bytes)
+
+
 def cut_units(recipe: Recipe, runtime: Runtime) -> list[Unit]:
     """The units of a corpus whose files are all here."""
-    unit_bytes = runtime.unit_size(recipe.num_bytes)
+    unit_bytes = unit_size(recipe, runtime)
     groups = enumerate(group_files(recipe, unit_bytes))
     return [unit for number, files in groups for unit in cut_group(recipe, number, files, unit_bytes)]
 
@@ -108,7 +114,7 @@ class Plan:
         with explain(layout.rejects, "clear"), contextlib.suppress(FileNotFoundError):
             for path in layout.rejects.iterdir():  # of other units: nothing would overwrite them
                 path.unlink()
-        plan = cls(layout, recipe, runtime.unit_size(recipe.num_bytes), fence)
+        plan = cls(layout, recipe, unit_size(recipe, runtime), fence)
         for number, files in enumerate(plan.groups):
             if all(recipe.files[index].url is None for index in files):
                 plan._units[number] = cut_group(recipe, number, files, plan._unit_bytes)

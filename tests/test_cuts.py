@@ -27,7 +27,7 @@ from dataprep.indexed import IndexedDataset, IndexWriter, bin_path, idx_path
 from dataprep.journal import Merged
 from dataprep.layout import Layout, find_prefixes
 from dataprep.manifest import Counts, PairFiles, Slice, SliceRows, Unit, UnitManifest, manifest_of
-from dataprep.outputs import datasets
+from dataprep.outputs import datasets, status
 from dataprep.reshaping.inputs import find_inputs
 from dataprep.stages import merge
 from dataprep.stages.verify import verify, verify_all
@@ -210,6 +210,10 @@ def test_several_prefixes_hold_what_one_would(inline_cluster, small_flushes, cor
     assert [prefix for _, prefix in shares] == list(several.prefixes)
     total = several.manifest.counts.num_tokens
     assert [float(share) for share, _ in shares] == pytest.approx([e.num_tokens / total for e in entries], abs=1e-9)
+    (run,) = status(tmp_path / "several")
+    assert run["prefix"] == several.prefix
+    listed = CliRunner().invoke(app, ["list", "datasets", "--output", str(tmp_path / "several")])
+    assert listed.stdout.startswith(f"{several.prefix} and {len(names) - 1} more  ")
     (entry,) = datasets(tmp_path / "several")
     assert (entry["prefix"], entry["prefixes"]) == (several.prefix, list(several.prefixes))
 
@@ -279,16 +283,19 @@ class Power:
 @pytest.mark.slow
 def test_killed_at_any_call_it_goes_on_where_it_was(inline_cluster, small_flushes, tmp_path):
     corpus = _write(tmp_path / "c.jsonl", _some_texts(40))
-    more = ["output.max_prefix_bytes=500", "runtime.workers=1", "runtime.unit_bytes=700", "runtime.max_rejects=1"]
-    counter = Power(tmp_path / "whole", 10**9)
+    _kill_at_any_call(corpus, tmp_path, ["output.max_prefix_bytes=500", "runtime.workers=1", "runtime.unit_bytes=700"])
+
+
+def _kill_at_any_call(corpus: Path, folder: Path, more: list[str]) -> None:
+    counter = Power(folder / "whole", 10**9)
     with pytest.MonkeyPatch.context() as patch:
         counter.install(patch)
-        right = _run_with(corpus, tmp_path / "whole", more)
+        right = _run_with(corpus, folder / "whole", more)
     expected = _files(right)
     assert len(expected) > 3
     assert counter.count > 20
     for first in range(0, counter.count, 4):
-        output = tmp_path / str(first)
+        output = folder / str(first)
         with pytest.MonkeyPatch.context() as patch:
             Power(output, first).install(patch)
             with pytest.raises(OutputError, match="power failure"):
@@ -366,6 +373,86 @@ def _part_of(parts: list[tuple[int, str]], place: int) -> tuple[int, int]:
 
 def _checksum(data: bytes) -> str:
     return f"xxh3_128:{xxhash.xxh3_128_hexdigest(data)}"
+
+
+# --- without a merge
+
+UNMERGED = ("output.merge=false", "output.max_prefix_bytes=2000", "runtime.max_rejects=1")
+
+
+def _starts_of_units(units: list[list[int]]) -> list[int]:
+    found = Cuts(by_unit=True)
+    for unit in units:
+        found.add(np.array(unit, np.int64))
+        found.end_unit()
+    return [found.documents(number)[0] for number in range(len(found))]
+
+
+@pytest.mark.parametrize(
+    ("units", "starts"),
+    [
+        ([[1, 2], [3]], [0, 2]),
+        ([[1], [], [0, 0], [2]], [0, 3]),
+        ([[0, 0], [0, 4], [0]], [0]),
+        ([[5], [0, 1, 1], [0]], [0, 2]),
+    ],
+)
+def test_every_unit_with_tokens_begins_a_prefix(units, starts):
+    assert _starts_of_units(units) == starts
+
+
+def _linked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes that copies copy."""
+    copied: list[int] = []
+
+    def counted(item, report):
+        copied.append(sum(stop - start for _, start, stop in item.pieces))
+        copy(item, report)
+
+    monkeypatch.setattr("dataprep.merging.copy", counted)
+    return copied
+
+
+@pytest.mark.parametrize("more", [("runtime.workers=1",), ("runtime.workers=3", "policy.empty=keep")])
+def test_unmerged_shards_are_the_prefixes(inline_cluster, small_flushes, corpus, tmp_path, monkeypatch, more):
+    copied = _linked(monkeypatch)
+    made = _run_with(corpus, tmp_path / "out", [*UNMERGED, *more])
+    policy = [setting for setting in more if setting.startswith("policy")]
+    whole = _run_with(corpus, tmp_path / "whole", [*policy, "runtime.workers=2", "runtime.max_rejects=1"])
+    assert len(copied) > len(made.prefixes) > 5
+    assert sum(copied) == bin_path(Path(whole.prefix)).stat().st_size  # of the one that is whole
+    assert _documents(*made.prefixes) == _documents(whole.prefix)
+    assert all(report.ok for report in verify_all(made.prefixes))
+    assert Path(made.data_args).is_file()
+    assert not list((tmp_path / "out").glob("work/*/shards/*"))
+
+
+def test_unmerged_units_are_the_recipes(corpus, tmp_path):
+    with pytest.raises(SpecError, match=r"runtime\.unit_bytes"):
+        _run_with(corpus, tmp_path, [*UNMERGED, "runtime.unit_bytes=100"])
+    made = [_run_with(corpus, tmp_path / str(n), [*UNMERGED, f"runtime.workers={n}"]) for n in (1, 3)]
+    assert _files(made[0]) == _files(made[1])
+
+
+def test_without_links_they_are_copied(inline_cluster, corpus, tmp_path, monkeypatch):
+    right = _run_with(corpus, tmp_path / "right", list(UNMERGED))
+    link = os.link
+
+    def refused(source: Any, target: Any, **options: Any) -> None:
+        if "shards" in os.fspath(source):
+            raise OSError(1, "no links here")
+        link(source, target, **options)
+
+    monkeypatch.setattr(os, "link", refused)
+    copied = _linked(monkeypatch)
+    assert _files(_run_with(corpus, tmp_path / "out", list(UNMERGED))) == _files(right)
+    assert sum(copied) == sum(entry.files.bin_bytes for entry in right.manifest.prefixes)
+
+
+@pytest.mark.slow
+def test_unmerged_and_killed_at_any_call(inline_cluster, small_flushes, tmp_path):
+    corpus = _write(tmp_path / "c.jsonl", _some_texts(40))
+    _kill_at_any_call(corpus, tmp_path, ["output.merge=false", "output.max_prefix_bytes=400", "runtime.workers=1"])
 
 
 # --- what reads them

@@ -104,7 +104,8 @@ def list_(
 
         found: list[dict[str, Any]] = datasets(output)
         lines = [
-            f"{d['prefix']}  {d['num_documents']:,} documents  {d['num_tokens']:,} tokens  {d['created']}"
+            f"{d['prefix']}{_more(d['prefixes'])}  {d['num_documents']:,} documents  {d['num_tokens']:,} tokens  "
+            f"{d['created']}"
             for d in found
         ]
     elif what in ("corpora", "tokenizers"):
@@ -116,3 +117,7 @@ def list_(
         print_json(found)
     else:
         print_lines(lines or [f"no {what} here"])
+
+
+def _more(prefixes: list[str]) -> str:
+    return f" and {len(prefixes) - 1:,} more" if len(prefixes) > 1 else ""

@@ -46,9 +46,17 @@ class OutputSpec(Model):
 
     Attributes:
         max_prefix_bytes: of a ``.bin``, unless one document is larger. None: as large as Megatron takes.
+        merge: false: a prefix is what becomes of so many bytes of source as `max_prefix_bytes` says, 1 GiB without it.
+            It is cut where a unit is, and not copied, unless it was long enough to be committed in pieces.
     """
 
     max_prefix_bytes: ByteSize | None = Field(default=None, ge=1)
+    merge: bool = True
+
+    @property
+    def unit_bytes(self) -> int | None:
+        """Source bytes per unit, where that decides the bytes of the dataset; None: the runtime says."""
+        return None if self.merge else self.max_prefix_bytes or 1 << 30
 
 
 class SourceFile(Model):
@@ -196,7 +204,7 @@ class Recipe(Model):
     def max_tokens(self) -> int:
         """Of a prefix, see `cuts`."""
         limit = self.output.max_prefix_bytes
-        return 2**62 if limit is None else limit // (2 if self.dtype == "uint16" else 4)
+        return 2**62 if limit is None or not self.output.merge else limit // (2 if self.dtype == "uint16" else 4)
 
     @property
     def writes_empty_sequences(self) -> bool:

@@ -157,15 +157,18 @@ class Merger:
                 return  # it begins on a page that another one ends on
             stop = (start // FLUSH_BYTES + 1) * FLUSH_BYTES
             if stop > end - first:
-                is_open = self._number + 1 == len(self.merged.cuts)
+                is_open = self._number + 1 == len(self.merged.cuts) and not self.merged.cuts.is_full
                 if is_open and not last and (self._copies or len(self._waiting) < MAX_WAITING):
                     return
                 stop = end - first
             path = bin_path(self._layout.growing(self._number))
+            is_linked = self.merged.cuts.by_unit and not start and self._link(path, end - first)
+            stop = end - first if is_linked else stop
             with explain(path, "lengthen"), _open(path) as file:
                 if os.fstat(file).st_size < stop:
                     os.ftruncate(file, stop)
-            item = Copy(path, start, stop, tuple(self._next_pieces(stop - start)))
+            pieces = () if is_linked else tuple(self._next_pieces(stop - start))
+            item = Copy(path, start, stop, pieces)
             self._taken = first + stop
             self._copies.append(item)
             yield item
@@ -177,6 +180,22 @@ class Merger:
             if self._taken < end:
                 return first, end
             self._number += 1
+
+    def _link(self, path: Path, size: int) -> bool:
+        """Make a whole shard the ``.bin`` of a prefix, if it is one; there is nothing to copy then.
+
+        A link, so that the shard is there until the journal says that it may go.
+        """
+        with explain(path, "begin"):
+            path.unlink(missing_ok=True)  # of a run that died; perhaps a shard's other name, which nothing is to change
+        source, start, stop = self._pieces[0]
+        if (start, stop) != (0, size):
+            return False
+        with contextlib.suppress(OSError):  # without links, it is copied
+            os.link(source, path)
+            self._pieces.popleft()
+            return True
+        return False
 
     def _next_pieces(self, num_bytes: int) -> Iterator[tuple[Path, int, int]]:
         while num_bytes:
