@@ -7,7 +7,10 @@ submit    hand it over: to Slurm, as a job that runs the same command inside its
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -111,9 +114,16 @@ def render(order: Order) -> str:
         return kubernetes.render_text(spec, order.here.arguments)
     if isinstance(spec, Slurm):
         order = replace(order, output=Path(os.path.abspath(order.output)))
-        name = os.path.basename(order.corpus[0]).partition("*")[0].strip(".") or "run"
-        return slurm.render(spec, order.arguments, f"dataprep-{name}", job_log(order.output))
+        return slurm.render(spec, order.arguments, _job_name(order), job_log(order.output))
     raise SpecError(f"--cluster {spec.kind}: the work is done from here; `dataprep plan` shows what it would be")
+
+
+def _job_name(order: Order) -> str:
+    """Of the corpus and the tokenizer, and another one for each request, since jobs of one name wait for each other."""
+    names = (os.path.basename(text.rstrip("/")).partition("*")[0] for text in (order.corpus[0], order.tokenizer))
+    words = [re.sub(r"[^\w.-]+", "-", name).strip(".-") or "run" for name in names]
+    request = [order.corpus, order.tokenizer, str(order.output), order.limit, os.getcwd(), order.here.settings]
+    return "-".join(["dataprep", *words, hashlib.sha256(json.dumps(request).encode()).hexdigest()[:8]])
 
 
 def submit(order: Order) -> slurm.Job:

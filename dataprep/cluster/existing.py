@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dataprep
 from dataprep.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ class Joined:
         from distributed import Client
 
         address = self._spec.address
+        if "://" not in address:
+            _check_scheduler_file(address)
         kind = "address" if "://" in address else "scheduler_file"
         try:
             self._client = Client(**{kind: address}, timeout=min(30, self._spec.patience_seconds), set_as_default=False)
@@ -44,13 +49,29 @@ class Joined:
                 "scheduler`, or give the address it says it listens at. For tls:// Dask's own settings name the "
                 "certificates (distributed.comm.tls)"
             ) from error
-        self._warn()
+        try:
+            self._warn()
+        except BaseException:
+            self._client.close()
+            raise
         return self._client
 
     def _warn(self) -> None:
-        """Say what makes its workers slow."""
+        """Say what makes its workers slow.
+
+        Raises:
+            ClusterError: one of them cannot even be asked.
+        """
         with contextlib.suppress(OSError):
-            trimmed = self._client.run(_trims)
+            try:
+                trimmed = self._client.run(_trims)
+            except OSError:
+                raise
+            except Exception as error:
+                raise ClusterError(
+                    f"a worker of {self._spec.address} cannot import dataprep ({' '.join(str(error).split())[:200]}); "
+                    f"install version {dataprep.__version__} where it runs"
+                ) from error
             if any(trimmed.values()):
                 log.warning(
                     "%d of %d workers run with MALLOC_TRIM_THRESHOLD_, which costs 20 to 30 %% of their speed: start "
@@ -64,6 +85,19 @@ class Joined:
 
     def close(self, error: object) -> None:
         self._client.close()
+
+
+def _check_scheduler_file(path: str) -> None:
+    """Raise ClusterError for a file that no scheduler wrote; Dask says nothing of it."""
+    try:
+        value = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError):
+        value = None
+    if not isinstance(value, dict) or not isinstance(value.get("address"), str):
+        raise ClusterError(
+            f"{path} is no scheduler file; `dask scheduler --scheduler-file {path}` writes one. A YAML with `cluster:` "
+            "has to end in .yaml"
+        )
 
 
 def _trims() -> bool:

@@ -39,8 +39,14 @@ def render(spec: Slurm, arguments: Sequence[str], name: str, log: Path) -> str:
         spec: what to ask Slurm for.
         arguments: of ``dataprep``, to run inside.
         name: of the job; of jobs of one name and user, one runs at a time.
-        log: where the job's output goes; ``%j`` stands for its number.
+        log: where the job's output goes; ``%j`` in the file's name stands for its number.
+
+    Raises:
+        SpecError: Slurm cannot write to such a path.
     """
+    folder = str(log.parent)
+    if "\\" in folder or not folder.isprintable():
+        raise SpecError(f"--output: Slurm can write no log to {folder!r}, for its backslash or control character")
     asked = {
         "job-name": name,
         "dependency": "singleton",
@@ -56,7 +62,7 @@ def render(spec: Slurm, arguments: Sequence[str], name: str, log: Path) -> str:
         "signal": f"B:USR1@{spec.notice_seconds}",
         "open-mode": "append",
         "chdir": os.getcwd(),
-        "output": log,
+        "output": f"{folder.replace('%', '%%')}/{log.name}",  # else it puts numbers and names there
     }
     flags = [
         "--exclusive" if spec.workers_per_node is None else "",
@@ -96,7 +102,7 @@ class Job:
     """
 
     def __init__(self, number: str, log: Path) -> None:
-        self.number, self.log = number, Path(str(log).replace("%j", number))
+        self.number, self.log = number, log.with_name(log.name.replace("%j", number))
         self._shown = 0
 
     def state(self) -> dict[str, str] | None:
@@ -111,28 +117,38 @@ class Job:
         Raises:
             ClusterError: it failed, was cancelled, or Slurm forgot it.
         """
-        seen, before = time.monotonic(), ""
+        seen, before = time.monotonic(), ("", "")
         while True:
             state = self.state()
             self._show_new(show)
             if state is not None:
                 seen, now = time.monotonic(), state.get("JobState", "")
-                if now != before and now in ("PENDING", "REQUEUED", "SUSPENDED"):
-                    show(f"job {self.number}: {now.lower()} ({state.get('Reason', '')})\n")
-                before = now
+                why = state.get("Reason", "None")
+                if (now, why) != before and now in ("PENDING", "REQUEUED", "SUSPENDED"):
+                    what = "" if why == "None" else f" ({why}{WAITS.get(why, '')})"
+                    show(f"job {self.number}: {now.lower()}{what}\n")
+                before = now, why
                 if now == "COMPLETED":
                     return
                 if now in ENDED:
-                    code = state.get("ExitCode", "?").partition(":")[0]
-                    raise ClusterError(
-                        f"job {self.number} ended: {now.lower()}, exit code {code}; its output is in {self.log}. Run "
-                        "the same command again: finished units are kept"
-                    )
+                    raise ClusterError(self._end(now, state))
             elif time.monotonic() - seen > UNKNOWN_SECONDS:
                 raise ClusterError(
                     f"Slurm says nothing about job {self.number} any more; `dataprep status` shows how far it came"
                 )
             time.sleep(POLL_SECONDS)
+
+    def _end(self, now: str, state: dict[str, str]) -> str:
+        """How a job ended that was not completed, for a message."""
+        code, _, number = state.get("ExitCode", "?").partition(":")
+        how = f"exit code {code}" if number in ("", "0") else f"signal {number}"
+        if state.get("Reason", "None") not in ("None", "NonZeroExitCode"):
+            how += f", {state['Reason']}"
+        where = f"its output is in {self.log}" if self.log.exists() else f"it never wrote to {self.log}"
+        return (
+            f"job {self.number} ended: {now.lower()}, {how}; {where}. Run the same command again: finished units are "
+            "kept"
+        )
 
     def _show_new(self, show: Callable[[str], None]) -> None:
         try:
@@ -145,6 +161,14 @@ class Job:
         if new:
             show(new.decode("utf-8", "replace"))
 
+
+WAITS = {
+    "Dependency": ": another job of this run has not ended",
+    "PartitionConfig": ": the partition has not as much as is asked for, and the job may wait for ever",
+    "PartitionNodeLimit": ": the partition has not as much as is asked for, and the job may wait for ever",
+    "PartitionTimeLimit": ": the partition does not give that much time, and the job may wait for ever",
+}
+"""What some of Slurm's reasons to let a job wait mean."""
 
 ENDED = {
     "BOOT_FAIL",

@@ -75,54 +75,67 @@ def run(
 
     given = [*cluster_settings(cluster), *with_workers(settings, workers)]
     order = submission.Order(corpus, tokenizer, output, limit, given, offline, wait, if_free)
+    quiet = bool(context.obj["quiet"])
     printed = submission.is_printed(order.cluster)
+    if detach and not submission.is_handed_over(order.cluster):
+        raise SpecError("--detach leaves a job that was submitted: it needs --cluster slurm, outside of an allocation")
     mixture = None if printed else catalog.find_mixture(corpus)
     if printed or dry_run:
         if not printed:
             submission.check(order, mixture)
         typer.echo(submission.render(order), nl=False)
     elif submission.is_handed_over(order.cluster) and not submission.check(order, mixture):
-        _hand_over(context, order, mixture, as_json, detach)
+        _hand_over(quiet, order, mixture, as_json, detach)
     else:
         try:
-            _run(context, order, mixture, as_json)
+            _run(quiet, order, mixture, as_json)
         except TimeIsUp:
             note(submission.queue_again(order.cluster))
             raise
         except BusyError as error:
             if not if_free:
                 raise
-            note("" if context.obj["quiet"] else f"left alone: {error}")
+            note("" if quiet else f"left alone: {error}")
             if as_json:
                 print_json({"prefix": None, "busy": str(error)})
 
 
-def _hand_over(context: typer.Context, order: Order, mixture: Mixture | None, as_json: bool, detach: bool) -> None:
+def _hand_over(quiet: bool, order: Order, mixture: Mixture | None, as_json: bool, detach: bool) -> None:
     """Submit the job, follow it unless it is to be left alone, and print what came of it."""
     from dataprep import submission
 
     job = submission.submit(order)
-    note(f"job {job.number} is submitted, its output goes to {job.log}")
+    note("" if quiet else f"job {job.number} is submitted, its output goes to {job.log}")
     if detach:
-        typer.echo(job.number)
+        if as_json:
+            print_json({"job": job.number, "log": str(job.log)})
+        else:
+            typer.echo(job.number)
         return
-    job.follow(_show)
+    try:
+        job.follow(_hide if quiet else _show)
+    except KeyboardInterrupt:
+        note(f"job {job.number} goes on without this command; to end it: scancel {job.number}")
+        raise
     if order.if_free and not submission.check(order, mixture):
-        note("the job left the work to another run, as its output says")
+        note("" if quiet else "the job left the work to another run, as its output says")
         return
     submission.wait_until_seen(order, mixture)
-    _run(context, order.here, mixture, as_json)
+    _run(True, order.here, mixture, as_json)  # the job has said the rest
 
 
 def _show(text: str) -> None:
     typer.echo(text, err=True, nl=False)
 
 
-def _run(context: typer.Context, order: Order, mixture: Mixture | None, as_json: bool) -> None:
+def _hide(text: str) -> None:
+    pass
+
+
+def _run(quiet: bool, order: Order, mixture: Mixture | None, as_json: bool) -> None:
     """Do it here, or find it done."""
     from dataprep import blending, planning, progress, runner, tables
 
-    quiet = context.obj["quiet"]
     if mixture is not None:
         with progress.watch(quiet) as watcher:
             blend = blending.run_mixture(

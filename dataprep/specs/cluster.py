@@ -196,4 +196,8 @@ def find_cluster(given: dict[str, Any]) -> Local | Existing | Slurm | SlurmElast
     """
     if "kind" not in given and (address := os.environ.get("DASK_SCHEDULER_ADDRESS")):
         given = {"kind": "existing", "address": address, **given}
+    if "kind" not in given and (foreign := set(given) - set(Local.model_fields)):
+        raise SpecError(
+            f"cluster.{min(foreign)}: of which cluster? Name it: --cluster {', '.join(KINDS[1:])} or an address"
+        )
     return _Where.from_json({"cluster": {"kind": "local", **given}}, "cluster settings").cluster

@@ -1,0 +1,88 @@
+"""What is handed to Slurm, and what is said of jobs and clusters that come to nothing; no Slurm is needed."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from dataprep.cluster import existing, slurm
+from dataprep.errors import ClusterError, SpecError
+from dataprep.specs import find_cluster
+from dataprep.submission import Order, render
+
+
+def _order(output: Path, tokenizer: str = "sample", corpus: str = "in/c.jsonl") -> Order:
+    return Order([corpus], tokenizer, output, None, ["cluster.kind=slurm"], False)
+
+
+def _option(script: str, name: str) -> str:
+    (line,) = [line for line in script.splitlines() if line.startswith(f"#SBATCH --{name}=")]
+    return shlex.split(line)[1].partition("=")[2]
+
+
+def test_a_percent_sign_in_the_output_is_none_of_slurms(tmp_path):
+    script = render(_order(tmp_path / "50%j off"))
+    assert _option(script, "output") == f"{tmp_path}/50%%j off/work/job-%j.log"
+    assert slurm.Job("7", tmp_path / "50%j" / "job-%j.log").log == tmp_path / "50%j" / "job-7.log"
+
+
+@pytest.mark.parametrize("name", ["back\\slash", "new\nline"])
+def test_a_path_that_slurm_cannot_write_to_is_refused(tmp_path, name):
+    with pytest.raises(SpecError, match="Slurm can write no log"):
+        render(_order(tmp_path / name))
+
+
+def test_jobs_of_one_request_wait_for_each_other_and_others_do_not(tmp_path):
+    orders = [
+        _order(tmp_path / "a"),
+        _order(tmp_path / "b"),
+        _order(tmp_path / "a", "gpt2"),
+        _order(tmp_path / "a", corpus="other/c.jsonl"),
+    ]
+    names = [_option(render(order), "job-name") for order in orders]
+    assert len(set(names)) == 4
+    assert names[0] == _option(render(orders[0]), "job-name")
+    assert names[2].startswith("dataprep-c.jsonl-gpt2-")
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ({"ExitCode": "1:0", "Reason": "NonZeroExitCode"}, "exit code 1; it never"),
+        ({"ExitCode": "0:53", "Reason": "JobLaunchFailure"}, "signal 53, JobLaunchFailure; it never wrote"),
+        ({"ExitCode": "0:9"}, "signal 9; it never"),
+    ],
+)
+def test_how_a_job_ended(tmp_path, monkeypatch, state, says):
+    job = slurm.Job("7", tmp_path / "job-%j.log")
+    monkeypatch.setattr(job, "state", lambda: {"JobState": "FAILED", **state})
+    with pytest.raises(ClusterError, match=f"job 7 ended: failed, {says}"):
+        job.follow(lambda text: None)
+
+
+def test_a_job_that_waits_says_why_each_time_that_changes(tmp_path, monkeypatch):
+    states = [("PENDING", "None"), ("PENDING", "None"), ("PENDING", "PartitionConfig"), ("COMPLETED", "None")]
+    found, said = iter(states), []
+    job = slurm.Job("7", tmp_path / "job-%j.log")
+    monkeypatch.setattr(job, "state", lambda: dict(zip(("JobState", "Reason"), next(found), strict=True)))
+    monkeypatch.setattr(slurm, "POLL_SECONDS", 0)
+    job.follow(said.append)
+    assert said[0] == "job 7: pending\n"
+    assert "PartitionConfig" in said[1]
+    assert "may wait for ever" in said[1]
+    assert len(said) == 2
+
+
+def test_settings_of_no_cluster_ask_for_one():
+    with pytest.raises(SpecError, match=r"cluster\.nodes: of which cluster\? Name it: --cluster slurm"):
+        find_cluster({"nodes": 2})
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"text": "a"}\n{"text": "b"}\n'])
+def test_a_file_that_is_no_scheduler_file(tmp_path, text):
+    path = tmp_path / "scheduler.json"
+    path.write_text(text)
+    with pytest.raises(ClusterError, match="is no scheduler file"):
+        existing.Joined(find_cluster({"kind": "existing", "address": str(path)})).open()
