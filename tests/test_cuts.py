@@ -533,6 +533,18 @@ def test_no_limit_is_the_default(corpus, tmp_path):
     assert planning.resolve([str(corpus)], "sample", tmp_path, settings=["output.max_prefix_bytes=null"]) == plain
 
 
+def test_more_documents_than_megatron_counts_are_cut_in_any_case(
+    inline_cluster, corpus, tmp_path, workspace, monkeypatch, caplog
+):
+    whole = _run(corpus, tmp_path / "whole")
+    monkeypatch.setattr(cuts, "MAX_DOCUMENTS", 70)
+    made = _run(corpus, workspace)
+    assert [entry.num_documents for entry in made.manifest.prefixes[:-1]] == [70] * (len(made.prefixes) - 1)
+    assert made.manifest.recipe_digest == whole.manifest.recipe_digest
+    assert _documents(*made.prefixes) == _documents(whole.prefix)
+    assert "at spaces" in caplog.text
+
+
 def test_a_dataset_that_lacks_a_file_is_said(inline_cluster, corpus, tmp_path):
     limit = "output.max_prefix_bytes=1000"
     made = _run(corpus, tmp_path, limit)
