@@ -193,19 +193,20 @@ def find_existing(request: Request) -> Result | None:
     manifest = load_manifest(layout.manifest)
     if manifest.recipe_digest != request.digest:
         raise OutputError(f"{layout.dataset} is of another recipe, {manifest.recipe_digest}; choose another --output")
+    result = Result(str(layout.dataset / manifest.prefixes[0].name), manifest, str(layout.rejects), fresh=False)
+    files: list[tuple[Path, int | None]] = [(layout.data_args, None)] if result.data_args else []
     for prefix in manifest.prefixes:
-        for path, size in (
-            (bin_path(layout.dataset / prefix.name), prefix.files.bin_bytes),
-            (idx_path(layout.dataset / prefix.name), prefix.files.idx_bytes),
-        ):
-            found = path.stat().st_size if path.exists() else None
-            if found != size:
-                state = "is missing" if found is None else f"has {found} bytes, expected {size}"
-                raise OutputError(
-                    f"{path} {state}; the dataset was damaged after it was published. Move it away to have it rebuilt: "
-                    f"mv {layout.dataset} {layout.dataset}.damaged"
-                )
-    return Result(str(layout.dataset / manifest.prefixes[0].name), manifest, str(layout.rejects), fresh=False)
+        files.append((bin_path(layout.dataset / prefix.name), prefix.files.bin_bytes))
+        files.append((idx_path(layout.dataset / prefix.name), prefix.files.idx_bytes))
+    for path, size in files:
+        found = path.stat().st_size if path.exists() else None
+        if found is None or size not in (None, found):
+            state = "is missing" if found is None else f"has {found} bytes, expected {size}"
+            raise OutputError(
+                f"{path} {state}; the dataset was damaged after it was published. Move it away to have it rebuilt: "
+                f"mv {layout.dataset} {layout.dataset}.damaged"
+            )
+    return result
 
 
 def _build(request: Request, watcher: Watcher, claim: Claim) -> Result:

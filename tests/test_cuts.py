@@ -533,6 +533,40 @@ def test_no_limit_is_the_default(corpus, tmp_path):
     assert planning.resolve([str(corpus)], "sample", tmp_path, settings=["output.max_prefix_bytes=null"]) == plain
 
 
+def test_more_documents_than_megatron_counts_are_cut_in_any_case(
+    inline_cluster, corpus, tmp_path, workspace, monkeypatch, caplog
+):
+    whole = _run(corpus, tmp_path / "whole")
+    monkeypatch.setattr(cuts, "MAX_DOCUMENTS", 70)
+    made = _run(corpus, workspace)
+    assert [entry.num_documents for entry in made.manifest.prefixes[:-1]] == [70] * (len(made.prefixes) - 1)
+    assert made.manifest.recipe_digest == whole.manifest.recipe_digest
+    assert _documents(*made.prefixes) == _documents(whole.prefix)
+    assert "at spaces" in caplog.text
+
+
+def test_a_dataset_that_lacks_a_file_is_said(inline_cluster, corpus, tmp_path):
+    limit = "output.max_prefix_bytes=1000"
+    made = _run(corpus, tmp_path, limit)
+    assert not _run(corpus, tmp_path, limit).fresh
+    for path in (Path(made.data_args), idx_path(Path(made.prefixes[-1]))):
+        path.rename(f"{path}.away")
+        with pytest.raises(OutputError, match=f"{path.name} is missing"):
+            _run(corpus, tmp_path, limit)
+        Path(f"{path}.away").rename(path)
+
+
+@pytest.mark.parametrize(
+    "more", [["output.max_prefix_bytes=300"], ["output.merge=false", "output.max_prefix_bytes=900"]]
+)
+def test_of_a_few_documents(inline_cluster, corpus, tmp_path, more):
+    request = planning.resolve([str(corpus)], "sample", tmp_path / "some", limit=20, settings=more)
+    some = runner.execute(request, Silent())
+    plain = planning.resolve([str(corpus)], "sample", tmp_path / "plain", limit=20)
+    assert len(some.prefixes) > 1
+    assert _documents(*some.prefixes) == _documents(runner.execute(plain, Silent()).prefix)
+
+
 def test_without_documents_nothing_is_published(tmp_path):
     corpus = _write(tmp_path / "c.jsonl", ["", ""])
     with pytest.raises(SourceError, match="no document"):

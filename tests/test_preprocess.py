@@ -460,6 +460,8 @@ def test_help_lists_the_flags():
         (["--input", ""], "--input is empty"),
         (["--output-prefix", ""], "--output-prefix is empty"),
         (["--set", "reader.text=body"], "use --json-keys"),
+        (["--set", "output.max_prefix_bytes=1GB"], "use `dataprep run`"),
+        (["--set", "output.merge=false"], "use `dataprep run`"),
         (["--policy", "mine"], "--policy"),
         (["--dataset-impl", "cached"], "--dataset-impl"),
         (["--legacy-tokenizer", "--policy", "nemotron"], "give one of them"),

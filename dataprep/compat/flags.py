@@ -97,8 +97,10 @@ OWN_SETTINGS = {
     "tokenizer.merges": "--merge-file",
     "policy.eod": "--append-eod",
     "runtime.workers": "--workers",
+    "output.max_prefix_bytes": "`dataprep run`, which makes several pairs",
+    "output.merge": "`dataprep run`, which makes several pairs",
 }
-"""What ``--set`` could say as well as a flag does."""
+"""What ``--set`` could say as well as a flag does, or another command."""
 
 
 @dataclass(frozen=True)

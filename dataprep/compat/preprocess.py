@@ -151,8 +151,6 @@ def _request(asked: Asked, key: str, work: Path) -> Request:
     check(asked, identity)
     bos = asked.include_specials and asked.named_type != "GPTSentencePieceTokenizer"
     policy = CONVENTIONS[asked.policy].settings(asked.type, identity.vocab_size, asked.append_eod, bos)
-    if cut := [setting for setting in asked.settings if setting.startswith("output.")]:
-        raise SpecError(f"--set {cut[0]}: preprocess makes one pair, as Megatron's does; for several: dataprep run")
     settings = [
         "reader.format=jsonl",
         f"reader.text={json.dumps(key)}",

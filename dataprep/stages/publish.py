@@ -8,6 +8,7 @@ old files mapped, and Megatron keys its index caches by the path's text.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from dataprep.manifest import DatasetManifest
 
 
+log = logging.getLogger(__name__)
+
+
 def run(layout: Layout, manifest: DatasetManifest) -> None:
     """Write ``manifest.json``, and rename the folder into place.
 
@@ -30,6 +34,13 @@ def run(layout: Layout, manifest: DatasetManifest) -> None:
         OutputError: the file system refuses, or something else has taken the name.
     """
     if len(manifest.prefixes) > 1:
+        if any(letter.isspace() for letter in str(layout.dataset)):
+            log.warning(
+                "the dataset has %d prefixes, and Megatron splits --data-args-path at spaces, of which %s has some: "
+                "name the prefixes one by one, or by a link without spaces",
+                len(manifest.prefixes),
+                layout.dataset,
+            )
         write_data_args(layout.staged / layout.data_args.name, prefix_weights(str(layout.dataset), manifest))
     write_json(layout.staged / layout.manifest.name, manifest.to_json())
     with explain(layout.dataset, "publish"):
