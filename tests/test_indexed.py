@@ -112,7 +112,8 @@ def test_adding_an_index_is_adding_its_documents(parts, chunk):
         for i, part in enumerate(parts):
             shard = _write(folder / str(i), part)
             bin_path(shard).unlink()
-            index.add_index(Index(idx_path(shard)))
+            for lengths in Index(idx_path(shard)).length_chunks():
+                index.add(lengths)
         with AtomicFile(idx_path(folder / "merged")) as file:
             index.write(file, "int32")
         index.close()
