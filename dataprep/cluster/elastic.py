@@ -11,6 +11,7 @@ import contextlib
 import logging
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dataprep.specs import SlurmElastic
+
+log = logging.getLogger(__name__)
 
 LIFETIME_SHARE = 0.9
 """Of a job's time after which its workers take no more units, so that they do not die in the middle of one."""
@@ -58,6 +61,7 @@ class Elastic:
                 cluster = stack.enter_context(_slurm_cluster()(**self._options(folder)))
             except (OSError, ValueError, RuntimeError) as error:
                 raise ClusterError(f"the scheduler did not start: {' '.join(str(error).split())[:300]}") from error
+            _warn_of_refusal(cluster.job_script())
             cluster.adapt(minimum_jobs=1, maximum_jobs=self._spec.nodes, interval="2s", wait_count=30)
             client = stack.enter_context(Client(cluster, set_as_default=False))
             self._stack = stack.pop_all()
@@ -97,7 +101,16 @@ class Elastic:
         return None
 
     def close(self, error: object) -> None:
-        self._stack.close()
+        with contextlib.suppress(AssertionError):  # Dask's, of a worker whose job could not be submitted
+            self._stack.close()
+
+
+def _warn_of_refusal(script: str) -> None:
+    """Say what sbatch has against a worker's job; dask-jobqueue would try again and again without a word."""
+    with contextlib.suppress(OSError):
+        done = subprocess.run(["sbatch", "--test-only"], input=script, capture_output=True, text=True, check=False)
+        if done.returncode:
+            log.warning("sbatch may refuse the workers' jobs: %s", " ".join(done.stderr.split()))
 
 
 def _slurm_cluster() -> Any:

@@ -209,6 +209,17 @@ def test_elastic_workers(slurm, corpora, expected, tmp_path, middle):
     _wait_until_none(slurm)
 
 
+def test_elastic_workers_that_slurm_refuses(slurm, corpora, tmp_path):
+    """Their jobs cannot even be submitted: what sbatch says is passed on, and the end is an error of ours."""
+    pytest.importorskip("dask_jobqueue", reason="pip install 'dataprep-llm[slurm]'")
+    settings = ("cluster.workers_per_node=1", "cluster.partition=none", "cluster.patience_seconds=4")
+    where = ("--cluster", "slurm-elastic", *(word for setting in settings for word in ("--set", setting)))
+    said = slurm.dataprep("run", corpora[1], "-t", "sample", "-o", tmp_path, *where, code=1)
+    assert "invalid partition specified: none" in said
+    assert "error: no worker has been at work" in said
+    assert _settled(tmp_path)
+
+
 def _wait_until_none(slurm) -> None:
     """Return once no job is left."""
     deadline = time.monotonic() + 60
