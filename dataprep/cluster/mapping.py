@@ -29,6 +29,8 @@ from dataprep.errors import Cancelled, ClusterError, DataprepError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 ATTEMPTS = 20
@@ -41,6 +43,9 @@ WINDOW = 32
 MAX_BESIDE = 4
 """Added items that may be under way before no further ones are begun: a disk that cannot follow slows the workers down,
 instead of being filled with what it is to take."""
+
+SILENT_SECONDS = 10
+"""How long there may be no worker before something is said about it."""
 
 LOOK_SECONDS = 2.0
 """How often it is looked after workers of other processes."""
@@ -198,6 +203,7 @@ class Cluster:
         self._window, self._window_size = threading.Semaphore(), WINDOW
         self._num_added = self._num_beside = 0
         self._next_look = self._last_seen = 0.0
+        self._is_said = False
         self.num_workers = self.num_retries = 0
 
     def __enter__(self) -> Self:
@@ -339,8 +345,13 @@ class Cluster:
             self._window.release()
             self._window_size += 1
         if self.num_workers:
-            self._last_seen = now
-        elif now - self._last_seen > self._patience:
+            self._last_seen, self._is_said = now, False
+            return
+        if now - self._last_seen > SILENT_SECONDS and not self._is_said:
+            self._is_said = True
+            left = self._patience - (now - self._last_seen)
+            log.info("waiting for a worker: there is none at work; giving up in %.0f s if none comes", left)
+        if now - self._last_seen > self._patience:
             states = ", ".join(sorted({worker["status"] for worker in found})) or "none at all"
             raise ClusterError(
                 f"no worker has been at work for {now - self._last_seen:.0f} s ({states}); look for the reason in the "
@@ -370,6 +381,11 @@ class Cluster:
                 "lower runtime.memory, runtime.batch_bytes or runtime.workers and run the same command again: "
                 "finished units are kept"
             ) from killed
+        except ImportError as error:
+            raise ClusterError(
+                f"a worker cannot import what it needs ({error}); install dataprep {dataprep.__version__} and its "
+                "packages wherever workers run, and run the same command again"
+            ) from error
         except CancelledError as gone:
             raise ClusterError("the scheduler is gone; run the same command again: finished units are kept") from gone
         if error is not None:

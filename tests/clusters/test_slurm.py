@@ -140,8 +140,9 @@ def test_told_that_its_time_is_up_it_queues_itself_again(slurm, corpora, expecte
 @pytest.mark.slow
 def test_the_time_limit(slurm, corpora, expected, tmp_path, middle):
     """One minute is the least that Slurm takes; notice is given up to a minute early (sbatch(1), --signal)."""
-    job = _submit(slurm, corpora[0], tmp_path, "--set", "cluster.time=00:01:00", "--set", "cluster.notice_seconds=55")
+    job = _submit(slurm, corpora[0], tmp_path, "--set", "cluster.time=00:10:00", "--set", "cluster.notice_seconds=55")
     done = middle(tmp_path, 1)
+    slurm.call("scontrol", "update", f"JobId={job}", "TimeLimit=1")
     for pid in filter(_is_worker, _workers(tmp_path)):
         os.kill(pid, signal.SIGSTOP)  # or the run would be done before
     slurm.go_on(job)
