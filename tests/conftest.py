@@ -76,6 +76,13 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
+    """What our own loggers said. Others' may speak of what an earlier test left, when Python clears it up."""
+    caplog.set_level("INFO", "dataprep")
+    return lambda: "\n".join(each.getMessage() for each in caplog.records if each.name.startswith("dataprep"))
+
+
 class NetworkBlockedError(RuntimeError):
     """A test reached for the network. No OSError, so that no code under test takes it for a bad connection."""
 

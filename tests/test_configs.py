@@ -67,9 +67,9 @@ def tokenizer(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama2", "llama3"])
-def test_nothing_is_said_of_the_usual_tokenizers(assets, caplog, name):
+def test_nothing_is_said_of_the_usual_tokenizers(assets, said, name):
     tell(assets / "tokenizers" / name)
-    assert caplog.text == ""
+    assert said() == ""
 
 
 @pytest.mark.parametrize("given", [GPT2, FAST])
@@ -110,9 +110,9 @@ def test_a_space_that_the_config_of_the_model_leaves_out(tokenizer):
         ({**FAST, "split_special_tokens": False, "legacy": False, "add_bos_token": False}, {}),
     ],
 )
-def test_settings_that_change_nothing(tokenizer, caplog, config, settings):
+def test_settings_that_change_nothing(tokenizer, said, config, settings):
     tell(tokenizer(config, **settings))
-    assert caplog.text == ""
+    assert said() == ""
 
 
 def test_special_tokens_that_megatron_would_encode_as_text(tokenizer, inline_cluster, workspace, monkeypatch):
@@ -138,10 +138,10 @@ def test_added_tokens_of_which_the_config_says_other_things(tokenizer, flag):
     tell(tokenizer({**FAST, "added_tokens_decoder": {}}, beside=old))  # which stands for that file
 
 
-def test_added_tokens_of_which_the_config_says_the_same(tokenizer, caplog):
+def test_added_tokens_of_which_the_config_says_the_same(tokenizer, said):
     decoder = {"0": {"content": EOD, "special": True, "lstrip": True}, "9000": {"content": "<own>"}}
     tell(tokenizer({**FAST, "added_tokens_decoder": decoder}))  # Megatron adds the EOD again, without
-    assert caplog.text == ""
+    assert said() == ""
 
 
 @pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word"])
@@ -154,11 +154,11 @@ def test_an_eod_that_megatron_adds_again_without_its_flags(tokenizer, flag):
         tell(tokenizer({**FAST, "sep_token": EOD}, **{flag: True}))  # as cls_token
 
 
-def test_normalized_is_told(tokenizer, caplog):
+def test_normalized_is_told(tokenizer, caplog, said):
     tell(tokenizer(FAST, normalized=True))
-    assert caplog.text == ""
+    assert said() == ""
     tell(tokenizer(FAST, normalized=True, normalizer={"type": "Sequence", "normalizers": []}))
-    assert caplog.text == ""
+    assert said() == ""
     tell(tokenizer(FAST, normalized=True, normalizer={"type": "NFC"}))
     assert f"{EOD}: the files beside it" in caplog.text
 
@@ -188,6 +188,6 @@ def test_holes_in_the_vocabulary(tokenizer, caplog):
 
 @pytest.mark.parametrize("value", [[], [5], {"0": 5}, "x", 7, None, {"0": {"content": 5}}])
 @pytest.mark.parametrize("key", ["added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"])
-def test_a_config_of_another_shape(tokenizer, caplog, key, value):
+def test_a_config_of_another_shape(tokenizer, said, key, value):
     tell(tokenizer({**FAST, key: value}))
-    assert caplog.text == ""
+    assert said() == ""
