@@ -75,7 +75,7 @@ class Joined:
             if any(trimmed.values()):
                 log.warning(
                     "%d of %d workers run with MALLOC_TRIM_THRESHOLD_, which costs 20 to 30 %% of their speed: start "
-                    "them with DASK_DISTRIBUTED__NANNY__PRE_SPAWN_ENVIRON='{}'",
+                    "them with DASK_DISTRIBUTED__NANNY__PRE_SPAWN_ENVIRON=\"{'MALLOC_TRIM_THRESHOLD_': None}\"",
                     sum(trimmed.values()),
                     len(trimmed),
                 )
