@@ -314,7 +314,7 @@ def test_kill_it_anywhere_and_run_it_again(job, tmp_path):
 def test_kill_it_anywhere_many_times(job, tmp_path, seed, num_kills, extra):
     kills = _kill_again_and_again(job, tmp_path, seed, num_kills, *extra)
     print(f"units done at each of {len(kills)} kills: {kills}")
-    assert len({number for number in kills if 0 < number < job.num_units}) > num_kills // 4
+    assert len({number for number in kills if 0 < number < job.num_units}) >= num_kills // 5
 
 
 @pytest.mark.slow
