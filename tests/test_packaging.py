@@ -139,6 +139,7 @@ def test_wheel_names_itself(wheel):
         "gcs",
         "train",
         "serve",
+        "slurm",
         "dev",
         "plot",
         "sentences",
