@@ -42,8 +42,9 @@ def _published(folder: Path) -> dict[str, str]:
 
 
 def _events(folder: Path) -> list[dict[str, Any]]:
-    with contextlib.suppress(StopIteration, json.JSONDecodeError):
-        return [json.loads(line) for line in next(folder.glob("work/*/events.jsonl")).read_text().splitlines()]
+    with contextlib.suppress(json.JSONDecodeError):
+        texts = [path.read_text() for path in sorted(folder.glob("work/*/events-*.jsonl"))]
+        return [json.loads(line) for text in texts for line in text.splitlines()]
     return []
 
 
