@@ -17,6 +17,11 @@ mine: set[str] = set()
 """Tokens of the claims that this process holds or is about to: others of its own are of threads that gave up."""
 
 
+JOBS = (("SLURM_CLUSTER_NAME", "SLURM_JOB_ID"), ("DASK_SCHEDULER_ADDRESS", "JOB_COMPLETION_INDEX"))
+"""Variables that name the job a process is in: of Slurm, which counts how often it began again; and a pod of an Indexed
+Job of Kubernetes, which has one pod for each index at a time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Holder:
     """Who made a claim; what is needed to find out on its own machine whether it lives, and for a message.
@@ -29,7 +34,7 @@ class Holder:
         namespace: that the number is of; containers of one machine have their own.
         since: when the claim was made, by the holder's clock: for people.
         token: random, so that a holder knows its own claim.
-        job: of Slurm that the process is in, "" outside of one.
+        job: that the process is in, see `JOBS`; "" outside of one.
         restarts: how often Slurm had queued the job again by then.
     """
 
@@ -52,7 +57,8 @@ class Holder:
         with contextlib.suppress(OSError):
             if os.readlink("/proc/self") == str(os.getpid()):  # and not the /proc of another namespace
                 namespace = os.readlink("/proc/self/ns/pid")
-        job = "/".join(os.environ.get(name, "") for name in ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID")).strip("/")
+        names = next((names for names in JOBS if names[-1] in os.environ), ())
+        job = "/".join(os.environ.get(name, "") for name in names)
         restarts = os.environ.get("SLURM_RESTART_COUNT", "")
         return cls(
             socket.gethostname(),
@@ -89,13 +95,14 @@ class Holder:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has ended for sure: it is not there, or its job was ended by Slurm and began again.
+        """Whether the process has ended for sure: it is not there, or its job began again.
 
-        (Slurm begins a job again without knowing that of a node it cannot reach. Who lives on there is fenced like
+        (A job is begun again without knowing that of a node that cannot be reached. Who lives on there is fenced like
         anybody who was overtaken.)
         """
         me = Holder.me()
-        if self.job and self.job == me.job and self.restarts < me.restarts:
+        is_pod = JOBS[1][1] in os.environ and not self.is_near
+        if self.job and self.job == me.job and (is_pod or self.restarts < me.restarts):
             return True
         if not self.is_near:
             return False

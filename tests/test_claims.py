@@ -524,3 +524,16 @@ def test_a_job_that_slurm_began_again_need_not_wait_for_itself(folder, monkeypat
     assert look(folder).is_free
     monkeypatch.setenv("SLURM_JOB_ID", "18")
     assert not look(folder).is_free, "another job's"
+
+
+def test_a_pod_that_took_the_place_of_another_need_not_wait_for_it(folder, monkeypatch):
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "tls://dataprep-1:8786")
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+    there = replace(Holder.me(), namespace="pid:[1]")
+    assert there.job == "tls://dataprep-1:8786/0"
+    _write(folder, 1, json.dumps(asdict(there)).encode())
+    assert look(folder).is_free
+    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", "tls://dataprep-2:8786")
+    assert not look(folder).is_free, "of another Job"
+    monkeypatch.delenv("JOB_COMPLETION_INDEX")
+    assert not look(folder).is_free
