@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import dataprep
 from dataprep.cluster import existing, slurm
 from dataprep.errors import ClusterError, SpecError
 from dataprep.specs import find_cluster
@@ -86,3 +87,11 @@ def test_a_file_that_is_no_scheduler_file(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ClusterError, match="is no scheduler file"):
         existing.Joined(find_cluster({"kind": "existing", "address": str(path)})).open()
+
+
+@pytest.mark.parametrize("settings", [[], ["cluster.image=x", "cluster.claim=y"]])
+def test_from_python_a_run_is_not_handed_over(write_texts, tmp_path, monkeypatch, settings):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    kind = "kubernetes" if settings else "slurm"
+    with pytest.raises(SpecError, match=f"cluster.kind={kind}: a run is handed over by the command line"):
+        dataprep.run(write_texts(["a"]), "sample", tmp_path / "out", settings=[f"cluster.kind={kind}", *settings])

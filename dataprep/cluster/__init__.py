@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from dataprep.cluster.local import Here
 from dataprep.cluster.mapping import WINDOW, Cluster, Place, Reporter
+from dataprep.errors import SpecError
 from dataprep.specs import Existing, Local, Slurm, SlurmElastic
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ def find_place(spec: ClusterSpec, runtime: Runtime, workers: int, work: Path) ->
         runtime: whether workers here are processes.
         workers: how many there are to be here.
         work: a folder of the run that all workers see.
+
+    Raises:
+        SpecError: it is one that a run is handed to, and this process is not inside.
     """
     if isinstance(spec, Local):
         return Here(workers, runtime.processes, spec.dashboard)
@@ -43,11 +47,15 @@ def find_place(spec: ClusterSpec, runtime: Runtime, workers: int, work: Path) ->
 
         return Joined(spec)
     if isinstance(spec, Slurm):
-        from dataprep.cluster.allocation import Allocation
+        from dataprep.cluster.allocation import Allocation, is_inside
 
-        return Allocation(spec, work)
+        if is_inside():
+            return Allocation(spec, work)
     if isinstance(spec, SlurmElastic):
         from dataprep.cluster.elastic import Elastic
 
         return Elastic(spec, work)
-    raise NotImplementedError(spec.kind)
+    raise SpecError(
+        f"cluster.kind={spec.kind}: a run is handed over by the command line, dataprep run --cluster {spec.kind}, and "
+        "done inside; from Python choose local, slurm-elastic or the address of a cluster"
+    )
