@@ -192,13 +192,12 @@ class Claim:
     def __enter__(self) -> Self:
         make_folder(self.folder)
         mine.add(self._me.token)
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._release)
             self._take()
             sweep(self.folder, self.check)
             self._heart.start()
-        except BaseException:
-            self._release()
-            raise
+            stack.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -41,19 +41,18 @@ class Joined:
         if "://" not in address:
             _check_scheduler_file(address)
         kind = "address" if "://" in address else "scheduler_file"
-        try:
-            self._client = Client(**{kind: address}, timeout=min(30, self._spec.patience_seconds), set_as_default=False)
-        except (OSError, TypeError, ValueError) as error:  # TimeoutError among them; TypeError: no certificates
-            raise ClusterError(
-                f"no scheduler answers at {address}: {' '.join(str(error).split())[:200]}; start it with `dask "
-                "scheduler`, or give the address it says it listens at. For tls:// Dask's own settings name the "
-                "certificates (distributed.comm.tls)"
-            ) from error
-        try:
+        with contextlib.ExitStack() as stack:
+            try:
+                client = Client(**{kind: address}, timeout=min(30, self._spec.patience_seconds), set_as_default=False)
+            except (OSError, TypeError, ValueError) as error:  # TimeoutError among them; TypeError: no certificates
+                raise ClusterError(
+                    f"no scheduler answers at {address}: {' '.join(str(error).split())[:200]}; start it with `dask "
+                    "scheduler`, or give the address it says it listens at. For tls:// Dask's own settings name the "
+                    "certificates (distributed.comm.tls)"
+                ) from error
+            self._client = stack.enter_context(client)
             self._warn()
-        except BaseException:
-            self._client.close()
-            raise
+            stack.pop_all()
         return self._client
 
     def _warn(self) -> None:
