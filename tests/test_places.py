@@ -191,6 +191,26 @@ def test_without_workers_it_gives_up_and_says_so(elsewhere, corpus, tmp_path):
 
 
 @pytest.mark.slow
+def test_without_dataprep(elsewhere, corpus, tmp_path):
+    (elsewhere.folder / "sitecustomize.py").write_text("import sys\nsys.modules['dataprep'] = None\n")
+    elsewhere.environment["PYTHONPATH"] = str(elsewhere.folder)
+    elsewhere.scheduler()
+    worker = elsewhere.worker()
+    run = ("-q", "run", corpus, "-t", "sample", "-o", tmp_path / "out", "--cluster", elsewhere.file)
+    found = _dataprep(*run)
+    assert found.returncode == 1
+    assert "a worker cannot import what it needs" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert worker.poll() is None, "it is not ours to kill"
+    worker.terminate()
+    worker.wait()
+    elsewhere.environment = ENVIRONMENT
+    elsewhere.worker()
+    found = _dataprep(*run)
+    assert found.returncode == 0, "the scheduler does not need it"
+
+
+@pytest.mark.slow
 def test_workers_that_do_not_see_the_output(elsewhere, corpus, tmp_path):
     """As on a node that has not mounted it: in a mount namespace where an empty folder hides it."""
     if os.geteuid() != 0:

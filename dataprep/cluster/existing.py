@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import dataprep
 from dataprep.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -41,43 +40,17 @@ class Joined:
         if "://" not in address:
             _check_scheduler_file(address)
         kind = "address" if "://" in address else "scheduler_file"
-        with contextlib.ExitStack() as stack:
-            try:
-                client = Client(**{kind: address}, timeout=min(30, self._spec.patience_seconds), set_as_default=False)
-            except (OSError, TypeError, ValueError) as error:  # TimeoutError among them; TypeError: no certificates
-                raise ClusterError(
-                    f"no scheduler answers at {address}: {' '.join(str(error).split())[:200]}; start it with `dask "
-                    "scheduler`, or give the address it says it listens at. For tls:// Dask's own settings name the "
-                    "certificates (distributed.comm.tls)"
-                ) from error
-            self._client = stack.enter_context(client)
-            self._warn()
-            stack.pop_all()
-        return self._client
-
-    def _warn(self) -> None:
-        """Say what makes its workers slow.
-
-        Raises:
-            ClusterError: one of them cannot even be asked.
-        """
-        with contextlib.suppress(OSError):
-            try:
-                trimmed = self._client.run(_trims)
-            except OSError:
-                raise
-            except Exception as error:
-                raise ClusterError(
-                    f"a worker of {self._spec.address} cannot import dataprep ({' '.join(str(error).split())[:200]}); "
-                    f"install version {dataprep.__version__} where it runs"
-                ) from error
-            if any(trimmed.values()):
-                log.warning(
-                    "%d of %d workers run with MALLOC_TRIM_THRESHOLD_, which costs 20 to 30 %% of their speed: start "
-                    "them with DASK_DISTRIBUTED__NANNY__PRE_SPAWN_ENVIRON=\"{'MALLOC_TRIM_THRESHOLD_': None}\"",
-                    sum(trimmed.values()),
-                    len(trimmed),
-                )
+        try:
+            client = Client(**{kind: address}, timeout=min(30, self._spec.patience_seconds), set_as_default=False)
+        except (OSError, TypeError, ValueError) as error:  # TimeoutError among them; TypeError: no certificates
+            raise ClusterError(
+                f"no scheduler answers at {address}: {' '.join(str(error).split())[:200]}; start it with `dask "
+                "scheduler`, or give the address it says it listens at. For tls:// Dask's own settings name the "
+                "certificates (distributed.comm.tls)"
+            ) from error
+        self._client = client
+        client.submit(os.getenv, "MALLOC_TRIM_THRESHOLD_", pure=False).add_done_callback(_warn)  # by the first to come
+        return client
 
     def trouble(self) -> str | None:
         return None
@@ -99,7 +72,10 @@ def _check_scheduler_file(path: str) -> None:
         )
 
 
-def _trims() -> bool:
-    import os
-
-    return "MALLOC_TRIM_THRESHOLD_" in os.environ
+def _warn(found: Any) -> None:
+    """Say what makes workers slow."""
+    if found.status == "finished" and found.result() is not None:
+        log.warning(
+            "workers run with MALLOC_TRIM_THRESHOLD_, which costs 20 to 30 %% of their speed: start them with "
+            "DASK_DISTRIBUTED__NANNY__PRE_SPAWN_ENVIRON=\"{'MALLOC_TRIM_THRESHOLD_': None}\""
+        )

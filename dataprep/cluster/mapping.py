@@ -13,10 +13,12 @@ import contextlib
 import functools
 import itertools
 import logging
+import pickle
 import queue
 import socket
 import threading
 import time
+import uuid
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -136,6 +138,20 @@ def _call(function: Callable[[Any, Reporter], None], item: Any, reporter: Report
         except DataprepError as error:
             return error
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sealed:
+    """A call of `_call` that happens when it is unpickled.
+
+    Dask has to see nothing of ours: a scheduler without dataprep could not read its tasks, and a worker without it
+    would be killed by the first one, unheard. This way the call fails, and says what is missing.
+    """
+
+    arguments: tuple[Any, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _call, self.arguments
 
 
 @contextlib.contextmanager
@@ -308,10 +324,11 @@ class Cluster:
         self._num_beside -= 1
 
     def _submit(self, task: _Task) -> None:
+        from distributed.protocol.pickle import dumps  # of functions of __main__ too
+
         done = self._done
-        future = self._client.submit(
-            _call, task.function, task.item, self._reporter, pure=False, priority=task.priority
-        )
+        sealed = dumps(_Sealed((task.function, task.item, self._reporter)))
+        future = self._client.submit(pickle.loads, sealed, key=f"unit-{uuid.uuid4().hex}", priority=task.priority)
         future.add_done_callback(lambda future: done.put((functools.partial(_take, future), task)))
 
     def _next(self) -> _Event:
