@@ -126,6 +126,7 @@ class AtomicFile:
         self.durable = durable
         self.temporary = path.with_name(f"{path.name}{MARK}{os.getpid()}-{secrets.token_hex(4)}")
         self.num_bytes = 0
+        self._is_committed = False
         self._hash = xxhash.xxh3_128()
         with explain(path, "create"):
             self.fd = os.open(self.temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
@@ -163,6 +164,7 @@ class AtomicFile:
             fd, self.fd = self.fd, -1
             os.close(fd)  # network file systems report a failed write here
             os.replace(self.temporary, self.path)
+            self._is_committed = True
             if self.durable:
                 sync_folder(self.path.parent)
 
@@ -172,8 +174,9 @@ class AtomicFile:
             if self.fd >= 0:
                 fd, self.fd = self.fd, -1
                 os.close(fd)
-        with contextlib.suppress(OSError):
-            self.temporary.unlink()
+        if not self._is_committed:
+            with contextlib.suppress(OSError):
+                self.temporary.unlink()
 
     def __enter__(self) -> Self:
         return self

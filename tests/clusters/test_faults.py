@@ -3,8 +3,8 @@
 A schedule of faults is drawn from a seed. Programs are real: Dask's scheduler on host 0, a worker with its nanny on
 hosts 1 and 2, drivers anywhere. At the end what died is started again, and drivers run until one says it is done.
 
-    FAULT_SEEDS=17,18 pytest -m hosts tests/hosts      these
-    FAULT_SEEDS=0-199 pytest -m hosts tests/hosts      two hundred
+    FAULT_SEEDS=17,18 pytest -m hosts tests/clusters      these
+    FAULT_SEEDS=0-199 pytest -m hosts tests/clusters      two hundred
 """
 
 from __future__ import annotations
