@@ -150,7 +150,7 @@ class Claim:
         Beats first: a network file system may know names of a minute ago, until it changes the folder itself.
 
         Raises:
-            LostClaimError: it was overtaken.
+            LostClaimError: it was overtaken, or removed.
             OutputError: the file system refuses.
         """
         failed = self._beat()
@@ -162,6 +162,12 @@ class Claim:
                 f"{self.folder.parent} was taken over by {seen.who}: this run gave no sign of life for "
                 f"{self._ttl_seconds:.0f} s, or was unlocked. It ends here and writes nothing more; what it finished "
                 "is kept, and the other one goes on from there"
+            )
+        if failed is not None and seen.epoch < self.epoch:
+            self._lost.set()
+            raise LostClaimError(
+                f"{self.folder} was removed while this run went on, so another one may work beside it. It ends here; "
+                "run the same command again: finished units are kept"
             )
         if failed is not None:
             raise failed

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 from dataprep import objects, web
 from dataprep.errors import SourceError
+from dataprep.locks import hold
 from dataprep.specs import SourceFile
-from dataprep.storage import AtomicFile, explain, hold, make_folder, write_json
+from dataprep.storage import AtomicFile, explain, make_folder, write_json
 from dataprep.web import Patience, Pause
 
 if TYPE_CHECKING:

@@ -247,7 +247,7 @@ class RawFolder:
 
     @property
     def in_use(self) -> Path:
-        """What all who use the folder lock, see `storage.Users`."""
+        """What all who use the folder lock, see `locks.Users`."""
         return self.path / "in-use"
 
     def listing(self, asked: dict[str, Any]) -> Path:

@@ -154,9 +154,13 @@ def wait_until_seen(order: Order, mixture: Mixture | None) -> None:
         time.sleep(1)
 
 
-def queue_again(spec: ClusterSpec) -> str:
-    """Have the job that this process is in run again later, if it is one that may; returns what is to be said of it."""
+def queue_again(spec: ClusterSpec) -> bool:
+    """Have the job that this process is in run again later; False: it is none, or one that may not.
+
+    Raises:
+        ClusterError: Slurm refuses.
+    """
     if not (isinstance(spec, Slurm) and is_inside() and spec.requeue):
-        return ""
-    problem = slurm.requeue()
-    return "the job is queued again, to go on" if problem is None else f"the job cannot be queued again: {problem}"
+        return False
+    slurm.requeue()
+    return True

@@ -83,6 +83,76 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
     return lambda: "\n".join(each.getMessage() for each in caplog.records if each.name.startswith("dataprep"))
 
 
+@pytest.fixture(scope="session")
+def write_nonsense() -> Callable[..., Path]:
+    """Writes a JSON lines file of random words; 1 line in 200, where there are `rejects`, is no JSON."""
+
+    def write(path: Path, num_bytes: int, seed: int = 0, rejects: bool = True) -> Path:
+        draw, size = random.Random(seed), 0
+        words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(1, 9))) for _ in range(2000)]
+        with path.open("w", encoding="utf-8") as file:
+            while size < num_bytes:
+                size += file.write(json.dumps({"text": " ".join(draw.choices(words, k=draw.randint(0, 300)))}) + "\n")
+                size += file.write("no json\n") if rejects and draw.random() < 0.005 else 0
+        return path
+
+    return write
+
+
+class Network:
+    """Hosts: network namespaces on a bridge without a way out.
+
+    Args:
+        tag: what their names begin with.
+        subnet: the first three numbers of their addresses.
+        number: of hosts.
+    """
+
+    def __init__(self, tag: str, subnet: str, number: int) -> None:
+        self._subnet, self._switch = subnet, f"{tag}-sw"
+        self.names = [f"{tag}-{i}" for i in range(number)]
+
+    def up(self) -> None:
+        if os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("unshare")):
+            pytest.skip("network namespaces need root, iproute2 and unshare")
+        self._ip("netns", "add", self._switch)
+        self._ip("-n", self._switch, "link", "add", "br0", "type", "bridge")
+        self._ip("-n", self._switch, "link", "set", "br0", "up")
+        for i, name in enumerate(self.names):
+            self._ip("netns", "add", name)
+            self._ip("link", "add", "v0", "netns", name, "type", "veth", "peer", "name", f"p{i}", "netns", self._switch)
+            self._ip("-n", self._switch, "link", "set", f"p{i}", "master", "br0", "up")
+            self._ip("-n", name, "addr", "add", f"{self.address(i)}/24", "dev", "v0")
+            self._ip("-n", name, "link", "set", "v0", "up")
+            self._ip("-n", name, "link", "set", "lo", "up")
+
+    def down(self) -> None:
+        for name in (*self.names, self._switch):
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+    def address(self, host: int) -> str:
+        return f"{self._subnet}.{10 + host}"
+
+    def cut(self, host: int, off: bool = True) -> None:
+        """Pull the plug of a host's network, or put it back."""
+        self._ip("-n", self._switch, "link", "set", f"p{host}", "down" if off else "up")
+
+    def prefix(self, host: int) -> tuple[str, ...]:
+        """What a command has to begin with to run on a host."""
+        return ("ip", "netns", "exec", self.names[host])
+
+    @staticmethod
+    def _ip(*words: str) -> None:
+        done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
+
+
+@pytest.fixture(scope="session")
+def make_network() -> type[Network]:
+    """For tests that need several hosts; a skip, once it is `up`, where they cannot be had."""
+    return Network
+
+
 class NetworkBlockedError(RuntimeError):
     """A test reached for the network. No OSError, so that no code under test takes it for a bad connection."""
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -340,6 +341,19 @@ def test_the_heart_notices_and_the_rest_is_not_released_by_who_lost_it(folder):
         with pytest.raises(LostClaimError, match=r"taken over by process .* on elsewhere"):
             claim.check()
     assert "epoch-1.released" not in _names(folder)
+
+
+def test_a_claim_that_is_removed_ends_the_run_that_had_it(folder):
+    """By somebody who deletes what he takes for left over: the next run would find nothing and begin beside it."""
+    with Claim(folder, beat_seconds=0.01) as claim:
+        shutil.rmtree(folder)
+        deadline = time.monotonic() + 10
+        while claim.held:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        with pytest.raises(LostClaimError, match="was removed while this run went on"):
+            claim.check()
+    assert not folder.exists()
 
 
 def test_the_heart_beats(folder):

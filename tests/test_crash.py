@@ -36,18 +36,6 @@ def _count_units(output: Path) -> int:
     return sum(len(json.loads(line)["units"]) for line in plan.read_text().splitlines()[1:])
 
 
-def _write_corpus(path: Path, num_bytes: int, seed: int = 0, rejects: bool = True) -> Path:
-    draw = random.Random(seed)
-    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(1, 9))) for _ in range(2000)]
-    size = 0
-    with path.open("w", encoding="utf-8") as file:
-        while size < num_bytes:
-            size += file.write(json.dumps({"text": " ".join(draw.choices(words, k=draw.randint(0, 300)))}) + "\n")
-            if rejects and draw.random() < 0.01:
-                size += file.write("no json\n")
-    return path
-
-
 def _sha256(prefix: str | Path) -> tuple[str, str]:
     return tuple(hashlib.sha256(Path(f"{prefix}.{suffix}").read_bytes()).hexdigest() for suffix in ("bin", "idx"))
 
@@ -151,9 +139,9 @@ main()
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory):
+def job(write_nonsense, tmp_path_factory):
     folder = tmp_path_factory.mktemp("crash")
-    return Job(_write_corpus(folder / "corpus.jsonl", 5_000_000), folder / "undisturbed")
+    return Job(write_nonsense(folder / "corpus.jsonl", 5_000_000), folder / "undisturbed")
 
 
 class Job:
@@ -519,10 +507,10 @@ SETTINGS = ("runtime.workers=1", "runtime.unit_bytes=1500", "runtime.max_rejects
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
+def tiny(write_nonsense, tmp_path_factory):
     """A corpus of a few units with rejects, and what becomes of it undisturbed."""
     folder = tmp_path_factory.mktemp("tiny")
-    corpus = _write_corpus(folder / "tiny.jsonl", 4000)
+    corpus = write_nonsense(folder / "tiny.jsonl", 4000)
     with corpus.open("a") as file:
         file.write('{"other": 1}\nno json\n')
     prefix = runner.run(str(corpus), "sample", folder / "undisturbed", settings=SETTINGS).prefix

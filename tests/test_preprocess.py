@@ -21,9 +21,9 @@ from dataprep.compat import flags
 from dataprep.compat import preprocess as module
 from dataprep.compat.preprocess import preprocess
 from dataprep.errors import BusyError, DataprepError, OutputError, SourceError, SpecError
+from dataprep.locks import hold
 from dataprep.manifest import manifest_of
 from dataprep.reshaping.selections import write_pair
-from dataprep.storage import hold
 from dataprep.watcher import Silent
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -20,6 +20,7 @@ from dataprep.specs import (
     TokenizerIdentity,
     TokenizerSpec,
     TokenPolicy,
+    find_cluster,
     load_yaml,
     parse_settings,
 )
@@ -264,6 +265,19 @@ def test_a_setting_may_hold_an_equals_sign_and_the_last_one_wins():
         "tokenizer": {"eod": "<a=b>"},
         "reader": {"text": "b"},
     }
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("cluster.account=12", "found 12; quote it in YAML: --set 'cluster.account=\"...\"' in a shell"),
+        ("cluster.directives=--x", "cluster.directives: expected a list, found '--x'; write [...]"),
+    ],
+)
+def test_settings_that_a_shell_unquotes(setting, told):
+    with pytest.raises(SpecError) as found:
+        find_cluster(parse_settings(["cluster.kind=slurm", setting])["cluster"])
+    assert told in str(found.value)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ import errno
 import json
 import os
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import pytest
 import xxhash
 
 from dataprep import storage
-from dataprep.errors import BusyError, Cancelled, OutputError
+from dataprep.errors import Cancelled, OutputError
 from dataprep.layout import Layout
 from dataprep.remains import sweep
 from dataprep.storage import (
@@ -24,7 +22,6 @@ from dataprep.storage import (
     append_line,
     checksum,
     copy_range,
-    hold,
     make_folder,
     output_error,
     replace_link,
@@ -362,55 +359,3 @@ def test_a_link_that_fails_leaves_the_old_and_can_be_tried_again(workspace, monk
     replace_link(workspace / "link", "new")
     assert os.readlink(workspace / "link") == "new"
     assert _names(workspace) == ["link"]
-
-
-# --- the lock
-
-
-def test_one_holder_at_a_time(workspace):
-    path = workspace / "lock"
-    message = rf" is held by process {os.getpid()} on .* since \d{{4}}-.*wait for it"
-    with hold(path), pytest.raises(BusyError, match=message), hold(path):
-        pytest.fail("held twice")
-    with hold(path):
-        pass
-
-
-def test_the_lock_of_a_dead_process_is_free(workspace):
-    path = workspace / "lock"
-    code = "import sys\nfrom pathlib import Path\nfrom dataprep.storage import hold\n"
-    code += "with hold(Path(sys.argv[1])):\n    print('held', flush=True)\n    input()"
-    command = [sys.executable, "-c", code, str(path)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout.readline() == "held\n"
-        with pytest.raises(BusyError, match=f"process {process.pid} "), hold(path):
-            pytest.fail("held twice")
-    finally:
-        process.kill()
-        process.communicate()
-    with hold(path):
-        assert json.loads(path.read_text())["pid"] == os.getpid()
-
-
-def test_an_unreadable_record_still_says_held(workspace):
-    path = workspace / "lock"
-    with hold(path):
-        for text in ("", "{", '{"pid": 1}', "[]", "1"):
-            path.write_text(text)
-            with pytest.raises(BusyError, match="held by another process"), hold(path):
-                pytest.fail("held twice")
-
-
-def test_errors_of_the_block_are_not_the_locks(workspace):
-    with pytest.raises(FileNotFoundError), hold(workspace / "lock"):
-        (workspace / "missing").read_bytes()
-
-
-def test_a_lock_on_a_file_system_without_locks(workspace, monkeypatch):
-    def refuse(fd: int, how: int) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(storage.fcntl, "flock", refuse)
-    with pytest.raises(OutputError, match=r"cannot lock .*No locks available"), hold(workspace / "lock"):
-        pytest.fail("not held")

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -37,13 +36,8 @@ SETTINGS = ("runtime.unit_bytes=10000", "runtime.engine=reference", "runtime.wor
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> Path:
-    draw = random.Random(0)
-    path = tmp_path_factory.mktemp("takeover") / "c.jsonl"
-    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(1, 9))) for _ in range(500)]
-    lines = [json.dumps({"text": " ".join(draw.choices(words, k=200))}) for _ in range(500)]
-    path.write_text("\n".join(lines) + "\n")
-    return path
+def corpus(write_nonsense, tmp_path_factory) -> Path:
+    return write_nonsense(tmp_path_factory.mktemp("takeover") / "c.jsonl", 550_000, rejects=False)
 
 
 @pytest.fixture(scope="module")

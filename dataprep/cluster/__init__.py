@@ -1,6 +1,7 @@
 """Where units are worked; nobody else imports Dask.
 
 mapping       a function over units, on the workers of a `Place`
+calls         the call for one item, on a worker
 local         threads or processes here
 existing      a Dask cluster that runs already
 hosted        a scheduler here, workers from elsewhere
@@ -15,8 +16,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dataprep.cluster.calls import Reporter
 from dataprep.cluster.local import Here
-from dataprep.cluster.mapping import WINDOW, Cluster, Place, Reporter
+from dataprep.cluster.mapping import WINDOW, Cluster, Place
 from dataprep.errors import SpecError
 from dataprep.specs import Existing, Local, Slurm, SlurmElastic
 

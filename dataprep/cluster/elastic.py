@@ -11,6 +11,7 @@ import contextlib
 import logging
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -61,6 +62,8 @@ class Elastic:
                 cluster = stack.enter_context(_slurm_cluster()(**self._options(folder)))
             except (OSError, ValueError, RuntimeError) as error:
                 raise ClusterError(f"the scheduler did not start: {' '.join(str(error).split())[:300]}") from error
+            if self._spec.dashboard:
+                log.info("Dask's pages, on %s: %s", socket.gethostname(), cluster.dashboard_link)
             _warn_of_refusal(cluster.job_script())
             cluster.adapt(minimum_jobs=1, maximum_jobs=self._spec.nodes, interval="2s", wait_count=30)
             client = stack.enter_context(Client(cluster, set_as_default=False))

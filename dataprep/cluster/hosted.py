@@ -12,6 +12,7 @@ import contextlib
 import json
 import logging
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ from dataprep.storage import MARK, explain, make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+log = logging.getLogger(__name__)
 
 
 class Hosted:
@@ -71,6 +74,8 @@ class Hosted:
                     "address of this machine, name its network interface: --set cluster.interface=NAME"
                 ) from error
             stack.callback(cluster.close)
+            if self._dashboard:
+                log.info("Dask's pages, on %s: %s", socket.gethostname(), cluster.dashboard_link)
             client = stack.enter_context(Client(cluster, security=cluster.security, set_as_default=False))
             with explain(folder, "write settings in"):
                 scheduler_path(folder).write_text(json.dumps({"address": cluster.scheduler_address}), encoding="utf-8")

@@ -16,6 +16,8 @@ from dataprep.errors import ClusterError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+log = logging.getLogger(__name__)
+
 
 class Here:
     """A `Place` on this machine.
@@ -55,6 +57,8 @@ class Here:
                 f"the workers did not start: {' '.join(str(error).split())[:200]}; with runtime.processes=true a "
                 "script needs `if __name__ == '__main__':` around its call"
             ) from error
+        if self._dashboard:
+            log.info("Dask's pages: %s", self._cluster.dashboard_link)
         self._client = Client(self._cluster, set_as_default=False)
         return self._client
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import logging
 import pickle
 import queue
-import socket
 import threading
 import time
 import uuid
@@ -25,8 +23,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import dataprep
+from dataprep.cluster.calls import Reporter, Run, Sealed, call
 from dataprep.cluster.settings import SETTINGS
-from dataprep.errors import Cancelled, ClusterError, DataprepError
+from dataprep.errors import ClusterError, DataprepError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -74,84 +73,6 @@ class Place(Protocol):
 
     def close(self, error: object) -> None:
         """Let go of the workers, after an error or without one."""
-
-
-class _Run:
-    """The driver's side of one `Cluster`, found by number from the threads of the same process."""
-
-    def __init__(self, sink: Callable[[Any], None] | None) -> None:
-        self.stop = threading.Event()
-        self.sink = sink
-        self._active = 0
-        self._idle = threading.Condition()
-
-    def __enter__(self) -> None:
-        with self._idle:
-            self._active += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._idle:
-            self._active -= 1
-            self._idle.notify_all()
-
-    def wait_until_idle(self) -> None:
-        """Return when no thread is inside a unit any more."""
-        with self._idle:
-            self._idle.wait_for(lambda: self._active == 0)
-
-
-_runs: dict[int, _Run] = {}
-_numbers = itertools.count()
-
-
-@dataclass(frozen=True, slots=True)
-class Reporter:
-    """What a unit reports its progress to; where the driver is another process, it does nothing.
-
-    Calling it raises Cancelled once the run is being stopped.
-    """
-
-    number: int
-    version: str = dataprep.__version__
-
-    def __call__(self, progress: Any) -> None:
-        run = _runs.get(self.number)
-        if run is None:
-            return
-        if run.stop.is_set():
-            raise Cancelled("stopped; run the same command again to go on: finished units are kept")
-        if run.sink is not None and progress is not None:
-            run.sink(progress)
-
-
-def _call(function: Callable[[Any, Reporter], None], item: Any, reporter: Reporter) -> DataprepError | None:
-    """Do one item. An error of ours travels as a value, so that Dask neither logs it nor tries again."""
-    if reporter.version != dataprep.__version__:
-        return ClusterError(
-            f"the worker on {socket.gethostname()} runs dataprep {dataprep.__version__}, the driver "
-            f"{reporter.version}; install the same version everywhere"
-        )
-    with _runs.get(reporter.number) or contextlib.nullcontext():
-        try:
-            reporter(None)
-            function(item, reporter)
-        except DataprepError as error:
-            return error
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Sealed:
-    """A call of `_call` that happens when it is unpickled.
-
-    Dask has to see nothing of ours: a scheduler without dataprep could not read its tasks, and a worker without it
-    would be killed by the first one, unheard. This way the call fails, and says what is missing.
-    """
-
-    arguments: tuple[Any, ...]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _call, self.arguments
 
 
 @contextlib.contextmanager
@@ -213,8 +134,8 @@ class Cluster:
 
     def __init__(self, place: Place, sink: Callable[[Any], None] | None = None, patience_seconds: float = 300) -> None:
         self._place, self._patience = place, patience_seconds
-        self._reporter = Reporter(next(_numbers))
-        self._run = _runs[self._reporter.number] = _Run(sink)
+        self._run = Run(sink)
+        self._reporter = self._run.reporter
         self._done: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._window, self._window_size = threading.Semaphore(), WINDOW
         self._num_added = self._num_beside = 0
@@ -227,7 +148,7 @@ class Cluster:
         import distributed  # noqa: F401 - its own settings have to be there first, or would go with ours
 
         with contextlib.ExitStack() as stack:
-            stack.callback(_runs.pop, self._reporter.number)
+            stack.callback(self._run.forget)
             stack.enter_context(dask.config.set(SETTINGS))
             stack.enter_context(_silence())
             self._beside = stack.enter_context(ThreadPoolExecutor(1, "beside"))
@@ -317,7 +238,7 @@ class Cluster:
             self._submit(task)
             return
         done = self._done
-        future = self._beside.submit(_call, function, item, self._reporter)
+        future = self._beside.submit(call, function, item, self._reporter)
         future.add_done_callback(lambda future: done.put((future.result, task)))
 
     def _added_is_done(self) -> None:
@@ -327,7 +248,7 @@ class Cluster:
         from distributed.protocol.pickle import dumps  # of functions of __main__ too
 
         done = self._done
-        sealed = dumps(_Sealed((task.function, task.item, self._reporter)))
+        sealed = dumps(Sealed((task.function, task.item, self._reporter)))
         future = self._client.submit(pickle.loads, sealed, key=f"unit-{uuid.uuid4().hex}", priority=task.priority)
         future.add_done_callback(lambda future: done.put((functools.partial(_take, future), task)))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -184,11 +185,17 @@ ENDED = {
 """States that a job does not come back from by itself; one that is queued again shows PENDING instead."""
 
 
-def requeue() -> str | None:
-    """Queue the job this process is in again; returns why that does not go, or None.
+def requeue() -> None:
+    """Queue the job this process is in again. Slurm ends it then, by a SIGTERM that finds it ending by itself.
 
-    Slurm ends the job then, this process among it.
+    Raises:
+        ClusterError: Slurm refuses.
     """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     asked = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return " ".join(done.stderr.split()) if done.returncode else None
+    if done.returncode:
+        raise ClusterError(
+            f"the job's time is up, and it cannot be queued again: {' '.join(done.stderr.split())}; run the same "
+            "command again to go on: what is finished is kept"
+        )

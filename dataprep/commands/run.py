@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,17 +88,26 @@ def run(
     elif submission.is_handed_over(order.cluster) and not submission.check(order, mixture):
         _hand_over(quiet, order, mixture, as_json, detach)
     else:
-        try:
-            _run(quiet, order, mixture, as_json)
-        except TimeIsUp:
-            note(submission.queue_again(order.cluster))
+        _work(quiet, order, mixture, as_json)
+
+
+def _work(quiet: bool, order: Order, mixture: Mixture | None, as_json: bool) -> None:
+    """Do it here, in a job that may be queued again, or leave it to who does it already."""
+    from dataprep import submission
+
+    try:
+        _run(quiet, order, mixture, as_json)
+    except TimeIsUp as error:
+        if not submission.queue_again(order.cluster):
             raise
-        except BusyError as error:
-            if not if_free:
-                raise
-            note("" if quiet else f"left alone: {error}")
-            if as_json:
-                print_json({"prefix": None, "busy": str(error)})
+        note("the job's time is up; it is queued again, to go on: what is finished is kept")
+        raise typer.Exit(128 + signal.SIGTERM) from error
+    except BusyError as error:
+        if not order.if_free:
+            raise
+        note("" if quiet else f"left alone: {error}")
+        if as_json:
+            print_json({"prefix": None, "busy": str(error)})
 
 
 def _hand_over(quiet: bool, order: Order, mixture: Mixture | None, as_json: bool, detach: bool) -> None:

@@ -31,8 +31,9 @@ from dataprep.definitions import identify
 from dataprep.errors import BusyError, DataprepError, FormatError, OutputError, SpecError
 from dataprep.indexed import bin_path, idx_path
 from dataprep.layout import pair_manifest
+from dataprep.locks import hold
 from dataprep.manifest import DatasetManifest, Preprocess, manifest_of
-from dataprep.storage import AtomicFile, checksum, copy_range, explain, hold, make_folder, sync_folder, write_json
+from dataprep.storage import AtomicFile, checksum, copy_range, explain, make_folder, sync_folder, write_json
 from dataprep.watcher import Silent
 
 if TYPE_CHECKING:

@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any, Self
 from dataprep.errors import OutputError, SpecError
 from dataprep.indexed import bin_path, idx_path
 from dataprep.layout import pair_manifest
+from dataprep.locks import hold
 from dataprep.reshaping.selections import stretches
 from dataprep.stages.verify import verify
-from dataprep.storage import MARK, existing, explain, hold, make_folder, sync_folder, write_json
+from dataprep.storage import MARK, existing, explain, make_folder, sync_folder, write_json
 from dataprep.watcher import Progress, Silent
 
 if TYPE_CHECKING:

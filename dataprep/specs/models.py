@@ -57,6 +57,9 @@ def _problems(model: type[BaseModel], error: ValidationError | TypeError) -> str
             text = f"unknown key{f'; known here: {known}' if known else ''}"
         elif problem["type"] == "string_type":
             text = f"expected text, found {problem['input']!r}; quote it in YAML"
+            text += f": --set '{key}=\"...\"' in a shell" if len(keys) > 1 else ""
+        elif problem["type"] == "tuple_type":
+            text = f"expected a list, found {_shown(problem['input'])}; write [...]"
         elif problem["type"].startswith("union_tag"):
             key, text = f"{key}.kind", f"expected one of {problem['ctx'].get('expected_tags') or 'files, hub, urls'}"
         elif problem["type"] != "missing":

@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Self
 from dataprep.connections import Connections
 from dataprep.errors import Cancelled, DataprepError, OutputError, SourceError
 from dataprep.layout import RawFolder
+from dataprep.locks import Users
 from dataprep.parts import Wanted
 from dataprep.readers import check_format
 from dataprep.receipts import Receipt, Receipts
-from dataprep.storage import Users, existing, explain, replace_with_link
+from dataprep.storage import existing, explain, replace_with_link
 from dataprep.transfer import Fetcher
 from dataprep.web import Pause, TransientError
 

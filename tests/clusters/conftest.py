@@ -106,9 +106,9 @@ class Slurm:
                 for i in range(1, self.number + 1)
             ]
         else:
-            values |= {"host": f"{self.hosts.tag}-0", "address": self.hosts.address(0), "port": 6817, "more": ""}
+            values |= {"host": self.hosts.names[0], "address": self.hosts.address(0), "port": 6817, "more": ""}
             nodes = [
-                f"NodeName=n{i} NodeHostname={self.hosts.tag}-{i} NodeAddr={self.hosts.address(i)} CPUs=2"
+                f"NodeName=n{i} NodeHostname={self.hosts.names[i]} NodeAddr={self.hosts.address(i)} CPUs=2"
                 for i in range(1, self.number + 1)
             ]
         return CONFIG.format(**values, nodes="\n".join(nodes))
@@ -185,11 +185,6 @@ def _free_ports(number: int) -> int:
     raise AssertionError("no free ports")
 
 
-def _ip(*words: str) -> None:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
-
-
 class Process:
     """A program on a host, with all that it starts."""
 
@@ -217,41 +212,15 @@ class Process:
 class Hosts:
     """The hosts, by number, and the programs on them."""
 
-    def __init__(self, folder: Path, number: int) -> None:
-        self.folder, self.number = folder, number
-        self.tag = f"dph{os.getpid()}"
-        self.names = [f"{self.tag}-{i}" for i in range(number)]
+    def __init__(self, folder: Path, network: Any) -> None:
+        self.folder, self.network = folder, network
+        self.names, self.address, self.cut = network.names, network.address, network.cut
         self.processes: list[Process] = []
 
-    def up(self) -> None:
-        switch = f"{self.tag}-sw"
-        _ip("netns", "add", switch)
-        _ip("-n", switch, "link", "add", "br0", "type", "bridge")
-        _ip("-n", switch, "link", "set", "br0", "up")
-        for i, name in enumerate(self.names):
-            _ip("netns", "add", name)
-            _ip("link", "add", "v0", "netns", name, "type", "veth", "peer", "name", f"p{i}", "netns", switch)
-            _ip("-n", switch, "link", "set", f"p{i}", "master", "br0", "up")
-            _ip("-n", name, "addr", "add", f"{self.address(i)}/24", "dev", "v0")
-            _ip("-n", name, "link", "set", "v0", "up")
-            _ip("-n", name, "link", "set", "lo", "up")
-
-    def down(self) -> None:
-        self.kill_all()
-        for name in (*self.names, f"{self.tag}-sw"):
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
-
-    def address(self, host: int) -> str:
-        return f"10.78.0.{10 + host}"
-
-    def cut(self, host: int, off: bool = True) -> None:
-        """Pull the plug of a host's network, or put it back."""
-        _ip("-n", f"{self.tag}-sw", "link", "set", f"p{host}", "down" if off else "up")
-
     def prefix(self, host: int) -> tuple[str, ...]:
-        """What a command has to begin with to run on a host."""
-        inside = ("unshare", "--uts", "sh", "-c", f'hostname {self.tag}-{host}; exec "$@"', "sh")
-        return ("ip", "netns", "exec", self.names[host], *inside)
+        """What a command has to begin with to run on a host, and to see its name."""
+        inside = ("unshare", "--uts", "sh", "-c", f'hostname {self.names[host]}; exec "$@"', "sh")
+        return (*self.network.prefix(host), *inside)
 
     def start(self, host: int, *command: Any, **environment: str) -> Process:
         """Start a program on a host."""
@@ -276,14 +245,16 @@ class Hosts:
 
 
 @pytest.fixture(scope="module")
-def hosts(tmp_path_factory) -> Iterator[Hosts]:
+def hosts(make_network, tmp_path_factory) -> Iterator[Hosts]:
     """Three of them; what their programs say is in files below."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("network namespaces need root and iproute2")
-    found = Hosts(tmp_path_factory.mktemp("hosts"), 3)
-    found.up()
-    yield found
-    found.down()
+    network = make_network(f"dph{os.getpid()}", "10.78.0", 3)
+    found = Hosts(tmp_path_factory.mktemp("hosts"), network)
+    try:
+        network.up()
+        yield found
+    finally:
+        found.kill_all()
+        network.down()
 
 
 @pytest.fixture

@@ -50,22 +50,13 @@ def _seeds() -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> Path:
+def corpus(write_nonsense, tmp_path_factory) -> Path:
     """Plain lines, and a compressed file that is one unit."""
     folder = tmp_path_factory.mktemp("corpus") / "corpus"
     folder.mkdir()
-    draw = random.Random(5)
-    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(1, 9))) for _ in range(2000)]
-
-    def lines(num_bytes: int) -> bytes:
-        found = b""
-        while len(found) < num_bytes:
-            text = " ".join(draw.choices(words, k=draw.randint(0, 300)))
-            found += json.dumps({"text": text}).encode() + b"\n" + (b"no json\n" if draw.random() < 0.005 else b"")
-        return found
-
-    (folder / "plain.jsonl").write_bytes(lines(3_000_000))
-    (folder / "stream.jsonl.zst").write_bytes(zstandard.compress(lines(1_000_000)))
+    write_nonsense(folder / "plain.jsonl", 3_000_000)
+    stream = write_nonsense(folder.with_name("stream"), 1_000_000, 1).read_bytes()
+    (folder / "stream.jsonl.zst").write_bytes(zstandard.compress(stream))
     return folder
 
 

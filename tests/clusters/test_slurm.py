@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -24,21 +23,10 @@ SLOW = ("--set", "runtime.engine=reference", "--set", "runtime.unit_bytes=200KB"
 """About a second for a unit's ten, so that there is a middle of a run to do something in."""
 
 
-def _write(path: Path, num_bytes: int, seed: int) -> Path:
-    draw = random.Random(seed)
-    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(1, 9))) for _ in range(2000)]
-    size = 0
-    with path.open("w", encoding="utf-8") as file:
-        while size < num_bytes:
-            size += file.write(json.dumps({"text": " ".join(draw.choices(words, k=draw.randint(0, 300)))}) + "\n")
-            size += file.write("no json\n") if draw.random() < 0.005 else 0
-    return path
-
-
 @pytest.fixture(scope="module")
-def corpora(tmp_path_factory) -> list[Path]:
+def corpora(write_nonsense, tmp_path_factory) -> list[Path]:
     folder = tmp_path_factory.mktemp("corpora")
-    return [_write(folder / f"corpus{i}.jsonl", 8_000_000 if i == 0 else 1_500_000, i) for i in range(3)]
+    return [write_nonsense(folder / f"corpus{i}.jsonl", 8_000_000 if i == 0 else 1_500_000, i) for i in range(3)]
 
 
 def _sums(output: Path) -> dict[str, str]:
@@ -133,7 +121,9 @@ def test_told_that_its_time_is_up_it_queues_itself_again(slurm, corpora, expecte
     slurm.wait_until(job, "COMPLETED")
     assert _sums(tmp_path) == _only(expected, corpora[0])
     assert _resumed(tmp_path) >= done
-    assert "queued again" in (tmp_path / "work" / f"job-{job}.log").read_text()
+    told = (tmp_path / "work" / f"job-{job}.log").read_text()
+    assert "queued again" in told
+    assert "run the same command again" not in told
     assert _settled(tmp_path)
 
 

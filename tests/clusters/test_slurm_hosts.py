@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -20,13 +18,8 @@ SLOW = ("--set", "runtime.engine=reference", "--set", "runtime.unit_bytes=150KB"
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory) -> Path:
-    path, draw = tmp_path_factory.mktemp("corpus") / "corpus.jsonl", random.Random(1)
-    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(1, 9))) for _ in range(2000)]
-    with path.open("w") as file:
-        while file.tell() < 8_000_000:
-            file.write(json.dumps({"text": " ".join(draw.choices(words, k=draw.randint(0, 300)))}) + "\n")
-    return path
+def corpus(write_nonsense, tmp_path_factory) -> Path:
+    return write_nonsense(tmp_path_factory.mktemp("corpus") / "corpus.jsonl", 8_000_000, 1)
 
 
 @pytest.fixture(scope="module")

@@ -85,10 +85,9 @@ class Pod:
 class Lab:
     """The hosts, and what was created on them."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.tag = f"dp{os.getpid()}"
-        self.hosts = [f"{self.tag}-h{i}" for i in range(3)]
+    def __init__(self, folder: Path, network: Any) -> None:
+        self.folder, self.network = folder, network
+        self.hosts, self.address = network.names, network.address
         self.claims: dict[str, Path] = {}
         self.secrets: dict[str, dict[str, str]] = {}
         self.services: list[dict[str, Any]] = []
@@ -97,17 +96,8 @@ class Lab:
         self._numbers = itertools.count()
 
     def open(self) -> None:
-        switch = f"{self.tag}-sw"
-        _ip("netns", "add", switch)
-        _ip("-n", switch, "link", "add", "br0", "type", "bridge")
-        _ip("-n", switch, "link", "set", "br0", "up")
-        for i, host in enumerate(self.hosts):
-            _ip("netns", "add", host)
-            _ip("link", "add", "v0", "netns", host, "type", "veth", "peer", "name", f"p{i}", "netns", switch)
-            _ip("-n", switch, "link", "set", f"p{i}", "master", "br0", "up")
-            _ip("-n", host, "addr", "add", f"{self.address(i)}/24", "dev", "v0")
-            _ip("-n", host, "link", "set", "v0", "up")
-            _ip("-n", host, "link", "set", "lo", "up")
+        self.network.up()
+        for host in self.hosts:
             Path("/etc/netns", host).mkdir(parents=True)
         self._resolve()
 
@@ -115,14 +105,11 @@ class Lab:
         for pod in self.pods:
             pod.kill(signal.SIGKILL)
             pod.process.wait()
-        for name in (*self.hosts, f"{self.tag}-sw"):
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
-            shutil.rmtree(Path("/etc/netns", name), ignore_errors=True)
+        self.network.down()
+        for host in self.hosts:
+            shutil.rmtree(Path("/etc/netns", host), ignore_errors=True)
         with contextlib.suppress(OSError):
             Path("/etc/netns").rmdir()
-
-    def address(self, host: int) -> str:
-        return f"10.77.0.{11 + host}"
 
     def create(self, objects: list[dict[str, Any]]) -> dict[str, Any]:
         """Take in what needs no pod; returns the one object that does."""
@@ -162,7 +149,7 @@ class Lab:
         log = self.folder / f"{name}-{next(self._numbers)}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
-                ["ip", "netns", "exec", self.hosts[host], *spaces, "sh", "-c", "\n".join(setup), "sh", *words],
+                [*self.network.prefix(host), *spaces, "sh", "-c", "\n".join(setup), "sh", *words],
                 env={**image, **given},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -284,21 +271,12 @@ def expand(text: str, variables: dict[str, str]) -> str:
     return re.sub(r"\$\$|\$\(([^)]*)\)", put, text)
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def lab(make_network, tmp_path: Path) -> Iterator[Lab]:
     """Three hosts; a skip where they cannot be had."""
-    if os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("unshare")):
-        pytest.skip("network namespaces need root, iproute2 and unshare")
-    lab = Lab(tmp_path)
+    lab = Lab(tmp_path, make_network(f"dp{os.getpid()}", "10.77.0", 3))
     try:
-        try:
-            lab.open()
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no network namespaces here: {error.stderr.decode().strip()}")
+        lab.open()
         yield lab
     finally:
         lab.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import random
 import shutil
 import signal
 import subprocess
@@ -49,15 +48,10 @@ def _events(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def here(write_nonsense: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the corpus, and what a run on this machine makes of it."""
     folder = tmp_path_factory.mktemp("here")
-    draw = random.Random(5)
-    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(1, 9))) for _ in range(5000)]
-    with (folder / "corpus.jsonl").open("w") as file:
-        file.writelines(
-            json.dumps({"text": " ".join(draw.choices(words, k=draw.randint(0, 400)))}) + "\n" for _ in range(12_000)
-        )
+    write_nonsense(folder / "corpus.jsonl", 14_000_000, 5, rejects=False)
     command = [sys.executable, "-m", "dataprep", "-q", *ARGUMENTS, "--output", "out"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     return folder

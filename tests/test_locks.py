@@ -1,0 +1,64 @@
+"""The lock that processes of one machine share."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dataprep import locks
+from dataprep.errors import BusyError, OutputError
+from dataprep.locks import hold
+
+
+def test_one_holder_at_a_time(workspace):
+    path = workspace / "lock"
+    message = rf" is held by process {os.getpid()} on .* since \d{{4}}-.*wait for it"
+    with hold(path), pytest.raises(BusyError, match=message), hold(path):
+        pytest.fail("held twice")
+    with hold(path):
+        pass
+
+
+def test_the_lock_of_a_dead_process_is_free(workspace):
+    path = workspace / "lock"
+    code = "import sys\nfrom pathlib import Path\nfrom dataprep.locks import hold\n"
+    code += "with hold(Path(sys.argv[1])):\n    print('held', flush=True)\n    input()"
+    command = [sys.executable, "-c", code, str(path)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "held\n"
+        with pytest.raises(BusyError, match=f"process {process.pid} "), hold(path):
+            pytest.fail("held twice")
+    finally:
+        process.kill()
+        process.communicate()
+    with hold(path):
+        assert json.loads(path.read_text())["pid"] == os.getpid()
+
+
+def test_an_unreadable_record_still_says_held(workspace):
+    path = workspace / "lock"
+    with hold(path):
+        for text in ("", "{", '{"pid": 1}', "[]", "1"):
+            path.write_text(text)
+            with pytest.raises(BusyError, match="held by another process"), hold(path):
+                pytest.fail("held twice")
+
+
+def test_errors_of_the_block_are_not_the_locks(workspace):
+    with pytest.raises(FileNotFoundError), hold(workspace / "lock"):
+        (workspace / "missing").read_bytes()
+
+
+def test_a_lock_on_a_file_system_without_locks(workspace, monkeypatch):
+    def refuse(fd: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    with pytest.raises(OutputError, match=r"cannot lock .*No locks available"), hold(workspace / "lock"):
+        pytest.fail("not held")
