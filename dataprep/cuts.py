@@ -9,6 +9,7 @@ that Megatron opens. A prefix of `MAX_DOCUMENTS` is full whatever they hold.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -105,7 +106,7 @@ class Cuts:
 
     def split(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Tokens [start, stop) of all as (number of a prefix, start, stop) in each of them that has some."""
-        number = int(np.searchsorted(np.frombuffer(self._tokens, np.int64), start, "right")) - 1
+        number = bisect_right(self._tokens, start) - 1
         while start < stop:
             first, end = self.tokens(number)
             if (end := min(stop, end)) > start:

@@ -12,6 +12,7 @@ out: `resume` reads all three files once, from their beginnings, and stops at th
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from array import array
 from collections.abc import Sequence
@@ -183,12 +184,15 @@ def resume(layout: Layout, units: Iterable[Unit], digest: str, cuts: Cuts, may_u
         OutputError: the file system refuses.
     """
     merged, kept = Merged(cuts), 0
+    lengths_path, rejects_path = layout.lengths, layout.all_rejects
+    bins = functools.cache(lambda number: bin_path(layout.growing(number)))
     with (
         explain(layout.merged, "read what is merged in"),
         _Proof() as data,
         _Proof() as lengths,
         _Proof() as rejects,
         contextlib.suppress(FileNotFoundError),
+        lengths_path.open("rb", COPY_BYTES) as file,
     ):
         for unit, (end, receipt) in zip(units, _read(layout.receipts), strict=False):
             ours = all(shard.recipe_digest == digest and may_use(shard.engine) for shard in receipt.shards)
@@ -196,15 +200,15 @@ def resume(layout: Layout, units: Iterable[Unit], digest: str, cuts: Cuts, may_u
                 break
             num_documents = sum(shard.counts.num_documents for shard in receipt.shards)
             if not (
-                lengths.holds([(layout.lengths, 4 * num_documents)], receipt.lengths)
-                and rejects.holds([(layout.all_rejects, receipt.rejects[0])], receipt.rejects[1])
+                lengths.holds([(lengths_path, 4 * num_documents)], receipt.lengths)
+                and rejects.holds([(rejects_path, receipt.rejects[0])], receipt.rejects[1])
             ):
                 break
             mark = cuts.mark()
             for start in range(0, num_documents, CHUNK):
                 count = min(CHUNK, num_documents - start)
-                cuts.add(np.fromfile(layout.lengths, "<i4", count, offset=4 * cuts.num_documents).astype(np.int64))
-            if not _is_there(layout, receipt.shards, merged, data):
+                cuts.add(np.frombuffer(file.read(4 * count), "<i4").astype(np.int64))
+            if not _is_there(bins, receipt.shards, merged, data):
                 cuts.undo(mark)
                 break
             for shard in receipt.shards:
@@ -215,13 +219,13 @@ def resume(layout: Layout, units: Iterable[Unit], digest: str, cuts: Cuts, may_u
     return merged
 
 
-def _is_there(layout: Layout, shards: Iterable[UnitManifest], merged: Merged, data: _Proof) -> bool:
+def _is_there(bins: Callable[[int], Path], shards: Iterable[UnitManifest], merged: Merged, data: _Proof) -> bool:
     """Whether the next shards are in the prefixes, whose cuts are known so far."""
     position = merged.num_bytes
     for shard in shards:
         width, stop = np.dtype(shard.dtype).itemsize, position + shard.files.bin_bytes
         pieces = [
-            (bin_path(layout.growing(number)), width * (end - start))
+            (bins(number), width * (end - start))
             for number, start, end in merged.cuts.split(position // width, stop // width)
         ]
         if sum(size for _, size in pieces) != stop - position or not data.holds(pieces, shard.files.bin_checksum):
