@@ -7,7 +7,6 @@ Hosts: network and UTS namespaces on a bridge without a way out, and one folder 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -293,13 +292,10 @@ def slurm_hosts(hosts, tmp_path_factory) -> Iterator[Slurm]:
 
 @pytest.fixture
 def units_done() -> Callable[[Path], int]:
-    """How many units of the run in an output folder are done."""
+    """How many units of the run in an output folder are done; read as fast as they are, not by the command `status`."""
 
     def count(output: Path) -> int:
-        command = [sys.executable, "-m", "dataprep", "status", str(output), "--json"]
-        if not (output / "work").is_dir():
-            return 0
-        runs = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        return sum(run.get("units_done", 0) for run in runs)
+        text = "".join(path.read_text() for path in output.glob("work/*/events-*.jsonl"))
+        return len(set(re.findall(r'"event": "unit".*"unit": "([^"]+)"', text)))
 
     return count
