@@ -51,9 +51,6 @@ def _metrics(state: RunState, done: Tally) -> Iterator[tuple[str, str, str, list
         ("source_bytes_total", "Bytes of source files worked by this driver.", done.source_bytes),
         ("fetched_bytes_total", "Bytes fetched by this driver.", state.fetched_bytes),
         ("retries_total", "Units given out again by this driver, because their worker was lost.", state.retries),
-    ):
-        yield name, "counter", what, [("", value)]
-    for name, what, number in (
         ("units_planned", "Units known so far.", state.units),
         ("units_done", "Units done, by earlier drivers too.", state.units_done),
         ("dataset_documents", "Documents so far, by earlier drivers too.", state.num_documents),
@@ -68,7 +65,8 @@ def _metrics(state: RunState, done: Tally) -> Iterator[tuple[str, str, str, list
         ("start_timestamp_seconds", "When this driver began.", _timestamp(state.started)),
         ("progress_timestamp_seconds", "When this file was written.", _timestamp(state.updated)),
     ):
-        yield name, "gauge", what, [] if number is None else [("", number)]
+        kind = "counter" if name.endswith("_total") else "gauge"
+        yield name, kind, what, [] if value is None else [("", value)]
     states = get_args(RunState.model_fields["state"].annotation)
     yield (
         "run_state",
