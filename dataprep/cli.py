@@ -92,6 +92,8 @@ def _run(interrupts: list[int]) -> int:
         return error.exit_code
     except UsageProblem as error:
         error.show()  # type: ignore[attr-defined]
+        if getattr(error, "option_name", None) in ("-q", "--quiet", "--debug"):
+            note("Options of all commands come before the command: dataprep --quiet run ...")
         return 2
     except (KeyboardInterrupt, typer.Abort):
         return 130

@@ -186,6 +186,7 @@ def test_list_and_status(folder, made):
         (["doctor", ".", "--peers", "1"], 2, "--peers"),
         (["list", "things"], 2, "list things"),
         (["frobnicate"], 2, "frobnicate"),
+        (["run", "in.jsonl", "-t", "sample", "-q"], 2, "come before the command"),
     ],
 )
 def test_a_mistake_gets_one_message_and_its_exit_code(folder, made, arguments, code, says):
