@@ -90,9 +90,9 @@ def _receipts(work: Path) -> list[dict[str, Any]]:
 
 
 def _done(output: Path) -> dict[str, int]:
-    """The units that are done, each with what its place tells: when its shard was made, or that it is merged."""
-    done = {path.stem: path.stat().st_mtime_ns for path in output.glob("work/*/shards/*.json")}
-    return done | {receipt["unit"]: 0 for work in output.glob("work/*") for receipt in _receipts(work)}
+    """The units that are done, each with when its shard was made; 0: it is merged, and that is gone."""
+    shards = {path.stem: path.stat().st_mtime_ns for path in output.glob("work/*/shards/*.json")}
+    return {receipt["unit"]: 0 for work in output.glob("work/*") for receipt in _receipts(work)} | shards
 
 
 def _check_pair(prefix: Path, files: dict[str, Any]) -> None:
