@@ -20,6 +20,7 @@ from dataprep.specs import (
     TokenizerIdentity,
     TokenizerSpec,
     TokenPolicy,
+    cluster_settings,
     find_cluster,
     load_yaml,
     parse_settings,
@@ -363,3 +364,28 @@ def test_memory_grows_with_the_workers_unless_it_is_given():
     given = Runtime.from_json({"workers": 4, "memory": "1GiB"}, "x")
     assert given.process_memory == 1024 * mib
     assert given.model_copy(update={"processes": True}).process_memory == 256 * mib
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("kind: slurm\n  nodez: 2", "cluster.nodez: unknown key"),
+        ("kind: slurm\n  time: 2026-01-02", "quote dates"),
+        ("kind: slum", "cluster.kind: expected one of local, existing, slurm"),
+    ],
+)
+def test_a_mistake_in_a_clusters_yaml_names_the_file(tmp_path, text, told):
+    path = tmp_path / "c.yaml"
+    path.write_text(f"cluster:\n  {text}\n")
+    with pytest.raises(SpecError) as found:
+        cluster_settings(str(path))
+    assert str(found.value).startswith(f"{path}: ")
+    assert told in str(found.value)
+
+
+def test_a_clusters_yaml_need_not_hold_all(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("cluster:\n  workers: 3\n")
+    rest = ["cluster.kind=kubernetes", "cluster.image=x", "cluster.claim=y"]
+    found = find_cluster(parse_settings([*cluster_settings(str(path)), *rest])["cluster"])
+    assert (found.kind, found.num_workers) == ("kubernetes", 3)

@@ -179,6 +179,7 @@ def cluster_settings(value: str | None) -> list[str]:
     given = load_yaml(path)
     if set(given) != {"cluster"} or not isinstance(given["cluster"], dict):
         raise SpecError(f"{path}: expected the one key `cluster:`, and below it kind, nodes, ...")
+    _Where.check_part(given, str(path))
     return [f"cluster.{key}={json.dumps(each)}" for key, each in given["cluster"].items()]
 
 

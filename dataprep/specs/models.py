@@ -43,6 +43,18 @@ class Model(BaseModel):
         except (ValidationError, TypeError) as error:
             raise SpecError(f"{where}: {_problems(cls, error)}") from error
 
+    @classmethod
+    def check_part(cls, value: Any, where: str) -> None:
+        """Raise SpecError as `from_json` does, but not for what is missing: that may come from elsewhere."""
+        try:
+            cls.model_validate_json(json.dumps(value))
+        except (ValidationError, TypeError) as error:
+            if isinstance(error, TypeError) or {each["type"] for each in error.errors()} - _MISSING:
+                raise SpecError(f"{where}: {_problems(cls, error)}") from error
+
+
+_MISSING = {"missing", "union_tag_not_found"}
+
 
 def _problems(model: type[BaseModel], error: ValidationError | TypeError) -> str:
     if isinstance(error, TypeError):
@@ -61,7 +73,9 @@ def _problems(model: type[BaseModel], error: ValidationError | TypeError) -> str
         elif problem["type"] == "tuple_type":
             text = f"expected a list, found {_shown(problem['input'])}; write [...]"
         elif problem["type"].startswith("union_tag"):
-            key, text = f"{key}.kind", f"expected one of {problem['ctx'].get('expected_tags') or 'files, hub, urls'}"
+            kinds = get_args(owner.model_fields[keys[-1]].annotation) if owner is not None else ()
+            named = ", ".join(get_args(each.model_fields["kind"].annotation)[0] for each in kinds)
+            key, text = f"{key}.kind", f"expected one of {named}"
         elif problem["type"] != "missing":
             text = f"{text}, found {_shown(problem['input'])}"
         lines.append(f"{key}: {text}")
