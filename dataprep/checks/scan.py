@@ -7,6 +7,7 @@ what is done between two reads of one thread happens beside the reads of the oth
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -134,7 +135,8 @@ class Scan:
         tally, width = Tally(), self._looked.dtype.itemsize
         room = memoryview(bytearray(HEAD + BLOCK))
         mask = np.empty(BLOCK // width, np.bool_)
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._stop)  # if this thread fails, the others need not go on
             while (claim := self._claim()) is not None:
                 position, starts = claim
                 head, count = min(HEAD, position), min(BLOCK, self._size - position)
@@ -145,9 +147,7 @@ class Scan:
                 data = np.frombuffer(view, np.uint8)
                 block = Block(data, head, position // width, width, starts, position + count == self._size)
                 tally.look(block, self._looked, mask)
-        except BaseException:
-            self._stop()
-            raise
+            stack.pop_all()
         return tally
 
     def _claim(self) -> tuple[int, npt.NDArray[np.int32]] | None:
