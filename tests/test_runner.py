@@ -429,3 +429,22 @@ def _make_one_shard(corpus: Path, request: planning.Request, units: list, folder
         for suffix in ("bin", "idx"):
             os.link(f"{source}.{suffix}", f"{layout.shard(unit.key)}.{suffix}")
         layout.unit_manifest(unit.key).write_text(manifest.replace(units[0].key, unit.key))
+
+
+@pytest.mark.slow
+def test_ten_large_documents_in_a_row_take_the_memory_of_two(tmp_path, written_text):
+    """Of 30 MB each; of what is larger, the README says how much more it takes."""
+    text = json.dumps("\n".join(written_text))[1:-1]
+    text *= 30_000_000 // len(text)
+    peaks = []
+    for number in (2, 10):
+        path, output = tmp_path / f"{number}.jsonl", tmp_path / f"out{number}"
+        with path.open("w") as file:
+            file.writelines(f'{{"text": "{i} {text}"}}\n' for i in range(number))
+        run = ["-q", "run", path, "-t", "sample", "-o", output, "--workers", "1"]
+        done = subprocess.run([sys.executable, "-m", "dataprep", *map(str, run)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        manifest = json.loads(Path(done.stdout.strip()).with_name("manifest.json").read_text())
+        assert manifest["counts"]["num_documents"] == number
+        peaks.append(manifest["peak_memory_bytes"] / 1e6)
+    assert peaks[1] < 1.25 * peaks[0], peaks
