@@ -1,0 +1,1 @@
+"""Programs: a job in the words of each trainer."""
