@@ -80,20 +80,23 @@ TIME = re.compile(r"\d+(:\d+)+")
 """12:00:00, which YAML 1.1 takes for the number 43200."""
 
 
-def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
+def parse_settings(settings: list[str], namespaces: tuple[str, ...] | None = None) -> dict[str, dict[str, Any]]:
     """``["reader.text=content", ...]`` -> ``{"reader": {"text": "content"}, ...}``; values are YAML.
+
+    Args:
+        settings: as given.
+        namespaces: that there are; None: those of a run.
 
     Raises:
         SpecError: no ``=``, no namespace, or a value that is not YAML.
     """
     result: dict[str, dict[str, Any]] = {}
+    known = namespaces or NAMESPACES
     for setting in settings:
         key, equals, text = setting.partition("=")
         namespace, dot, name = key.partition(".")
-        if not (equals and dot and name) or namespace not in NAMESPACES:
-            raise SpecError(
-                f"--set {setting}: expected NAMESPACE.KEY=VALUE with a namespace of {', '.join(NAMESPACES)}"
-            )
+        if not (equals and dot and name) or namespace not in known:
+            raise SpecError(f"--set {setting}: expected NAMESPACE.KEY=VALUE with a namespace of {', '.join(known)}")
         try:
             value = yaml.safe_load(text) if text.strip() and not TIME.fullmatch(text) else text
         except yaml.YAMLError as error:

@@ -48,12 +48,10 @@ class Data(Model):
     Attributes:
         parts: prefixes that `Training.split` divides among train, valid and test; empty: `own`, or mock data.
         own: prefixes of each split for itself; then there is no split.
-        sequences: whether to write the file for Megatron's --per-dataset-sequences-path.
     """
 
     parts: tuple[Part, ...] = ()
     own: dict[SplitPart, tuple[Part, ...]] = Field(default_factory=dict)
-    sequences: bool = False
 
     @property
     def is_mock(self) -> bool:
@@ -78,6 +76,7 @@ class Training(Model):
         precision: ``fp8`` is bf16 with matrix products in 8 bits by Transformer Engine.
         fp8_recipe: how those are scaled.
         recompute: what is computed again in the backward pass: ``selective`` the attention's core, ``full`` each layer.
+        sequences: whether Megatron is given a file of how many sequences each prefix has, and reads no index for it.
         dataloader_type: ``single`` takes samples in the order of the shuffle index; ``cyclic`` shuffles them again.
         save: folder of checkpoints; None: none are written.
         save_optim: whether the optimizer and the state of random numbers are part of a checkpoint.
@@ -124,6 +123,7 @@ class Training(Model):
     precision: Literal["bf16", "fp16", "fp32", "fp8"] = "bf16"
     fp8_recipe: Literal["delayed", "tensorwise", "mxfp8", "blockwise"] = "delayed"
     recompute: Literal["none", "selective", "full"] = "none"
+    sequences: bool = False
     dataloader_type: Literal["single", "cyclic"] = "single"
     num_workers: int = Field(default=2, ge=0)
     use_flash_attn: bool = True
@@ -278,6 +278,7 @@ class Job(Model):
         model: the preset's name, or ``own`` after changes.
         vocab_size: of the tokenizer, without padding.
         tokenizer: that the data were made with, or that the training is said to use; None with mock data only.
+        tokenizer_type: Megatron's name of its type, or ``NullTokenizer``.
         tokenizer_path: where the trainer finds it: a folder, a file, or a name on the hub.
         output: absolute folder for the files of the job and for its logs.
         arguments: further flags of the trainer: name without dashes -> value, None for a flag without one. They win.
@@ -290,6 +291,7 @@ class Job(Model):
     shape: Shape
     vocab_size: int = Field(ge=1)
     tokenizer: TokenizerIdentity | None
+    tokenizer_type: str
     tokenizer_path: str
     data: Data
     train: Training

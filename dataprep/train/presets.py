@@ -197,7 +197,7 @@ def find_preset(name: str, size: str | None = None) -> tuple[str, Shape]:
     Raises:
         SpecError: there is none, or a family without its size.
     """
-    plain = re.sub(r"^(meta-)?(llama|gpt)-(?=[23])", r"\2", name.lower().rpartition("/")[2])
+    plain = re.sub(r"^(meta-)?(llama|gpt)-(?=[23](\.\d)?-)", r"\2", name.lower().rpartition("/")[2])
     plain = re.sub(r"-(hf|base)$", "", plain)
     if size is not None:
         wanted = size.lower() if size.lower().endswith(("b", "m")) else f"{size.lower()}b"
