@@ -108,6 +108,7 @@ def train(
         },
         settings=settings or (),
         output=output,
+        is_here=launcher == "local",
     )
     resolved = resolve(asked)
     job = resolved.job

@@ -71,18 +71,18 @@ def check(job: Job, strict: bool = False, progress: Callable[[int], None] | None
     """
     found = [*_sizes(job), *_versions(job)]
     if not job.data.is_mock:
-        found += [*_pairs(job, strict, progress), *_tokenizer(job), *_parts(job), *_amounts(job)]
+        found += [*_pairs(job, strict, progress), *_tokenizer(job), *_amounts(job)]
+        found += _parts(job) if _is_divided(job) else []
     return [*found, *_folders(job)]
 
 
 def _pairs(job: Job, strict: bool, progress: Callable[[int], None] | None) -> Iterator[Finding]:
     """Every prefix, by `verify`."""
     cache = job.train.data_cache_path
-    is_divided = bool(job.data.parts) and job.backend not in ("torchtitan",)
     expect = Expected(
         tokenizer=job.tokenizer,
         vocab_size=job.vocab_size,
-        split=job.train.split if is_divided else "1,0,0",
+        split=job.train.split if job.data.parts and _is_divided(job) else "1,0,0",
         seq_length=job.train.seq_length,
         cache=cache if cache is not None and Path(cache).is_dir() else None,
     )
@@ -95,6 +95,11 @@ def _pairs(job: Job, strict: bool, progress: Callable[[int], None] | None) -> It
             yield Finding("ok", "pair", f"{report.prefix}: {how}")
         if not strict:
             yield from _ids(job, report)
+
+
+def _is_divided(job: Job) -> bool:
+    """Whether the trainer knows train, valid and test; torchtitan trains on all that it is given."""
+    return job.backend != "torchtitan"
 
 
 def _reported(report: Report) -> Iterator[Finding]:
@@ -200,14 +205,18 @@ def _sizes(job: Job) -> Iterator[Finding]:
     world = f"{p.nodes} nodes x {p.gpus_per_node} = {p.world_size} ranks"
     model = f"TP {tensor} x PP {pipeline} x CP {context} = {p.model_size}"
     if not copies or p.world_size % p.model_size:
-        yield Finding("error", "world", f"{world} are no multiple of {model}: torchrun starts, and Megatron asserts")
+        yield Finding(
+            "error", "world", f"{world} are no multiple of {model}: the ranks start, and the trainer stops them"
+        )
         return
     yield Finding("ok", "world", f"{world} = {model} x DP {copies}")
     ranks = t.micro_batch_size * copies
     accumulated = f"{t.global_batch_size} / ({t.micro_batch_size} x {copies})"
     if t.global_batch_size % ranks:
         fits = math.ceil(t.global_batch_size / ranks) * ranks
-        yield Finding("error", "batch", f"global batch {accumulated} is not whole: Megatron asserts; {fits} is")
+        yield Finding(
+            "error", "batch", f"global batch {accumulated} is not whole: the trainer stops at its start; {fits} is"
+        )
     else:
         yield Finding("ok", "batch", f"{accumulated} = {t.global_batch_size // ranks} micro batches a step and rank")
     rules = (
@@ -254,6 +263,16 @@ def _versions(job: Job) -> Iterator[Finding]:
 
 def _folders(job: Job) -> Iterator[Finding]:
     train = job.train
+    read = [*(part.prefix for part in job.data.all_parts), *([train.load] if train.load is not None else [])]
+    read += [job.tokenizer_path] if os.path.isabs(job.tokenizer_path) else []
+    if job.tokenizer_path and not os.path.isabs(job.tokenizer_path):
+        text = "every rank asks the hub for it, which answers many at once with errors (429); name a folder"
+        yield Finding("warning", "tokenizer", f"{job.tokenizer_path} is a name on the hub: {text}")
+    for text in dict.fromkeys(read) if job.parallel.nodes > 1 and not _is_inside(job) else ():
+        kind = file_system(existing(Path(text)))
+        if kind in LOCAL:
+            own = f"{text} lies on {kind}, which this machine has for itself"
+            yield Finding("warning", "shared", f"{own}: on the other nodes, the training ends when it opens it")
     if train.data_cache_path is not None:
         yield from _folder(job, "data_cache_path", train.data_cache_path, _cache_bytes(job))
     if train.save is not None:
@@ -265,7 +284,7 @@ def _folder(job: Job, what: str, text: str, size: int) -> Iterator[Finding]:
     """Whether a folder, or what there is of it, is shared, writable and has room."""
     place = existing(Path(text))
     kind = file_system(place)
-    if job.launch.claim is not None or job.launch.container != "none":
+    if _is_inside(job):
         yield Finding("ok", what, f"{text} is a path of the container; not looked at from here")
         return
     if not os.access(place, os.W_OK | os.X_OK):
@@ -281,6 +300,11 @@ def _folder(job: Job, what: str, text: str, size: int) -> Iterator[Finding]:
         yield Finding("error", what, f"{how}: the training ends when it first writes there")
     else:
         yield Finding("ok", what, how)
+
+
+def _is_inside(job: Job) -> bool:
+    """Whether paths are those of a container."""
+    return job.launch.claim is not None or (job.launch.container != "none" and bool(job.launch.mounts))
 
 
 def _cache_bytes(job: Job) -> int:

@@ -5,6 +5,7 @@ Later ones win:  preset < --compat < variables of the environment < KEY=VALUE < 
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import math
@@ -51,6 +52,7 @@ class Asked:
         words: prefixes and variables, as given.
         valid, test: prefixes of these splits, where they have some of their own.
         options: ``namespace -> name -> value`` of the options that are settings under a shorter name.
+        is_here: whether the training is started on this machine, whose accelerators are counted then.
     """
 
     words: Sequence[str]
@@ -67,6 +69,7 @@ class Asked:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     settings: Sequence[str] = ()
     output: Path = Path("runs")
+    is_here: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,8 @@ def resolve(asked: Asked, environment: Mapping[str, str] | None = None) -> Resol
         data.all_parts, asked.tokenizer or ask.get("tokenizer"), ask.get("tokenizer_type"), shape
     )
     launch = Launch.from_json(_with_mounts(settings.get("launch", {}), ask), "--set launch")
-    parallel = Parallel.from_json(settings.get("parallel", {}), "--set parallel")
+    here = {"gpus_per_node": count_accelerators()} if asked.is_here else {}
+    parallel = Parallel.from_json({**here, **settings.get("parallel", {})}, "--set parallel")
     given = {**schedule, **_asked_schedule(ask, parallel), **settings.get("train", {})}
     output = os.path.abspath(asked.output)
     train = _training(given, shape, data, parallel, (asked.iterations, asked.tokens, asked.samples))
@@ -125,6 +129,16 @@ def resolve(asked: Asked, environment: Mapping[str, str] | None = None) -> Resol
     )
     job = _named(job, ask, given)
     return Resolved(job, (*taken.notes, *notes), (*taken.warnings, *vocabulary.warnings))
+
+
+def count_accelerators() -> int:
+    """Accelerators of this machine, by what NVIDIA's and AMD's drivers say; 1, a processor, if there are none."""
+    nvidia = len(glob.glob("/proc/driver/nvidia/gpus/*"))
+    nodes = [
+        Path(path).read_text(encoding="ascii") for path in glob.glob("/sys/class/kfd/kfd/topology/nodes/*/properties")
+    ]
+    amd = sum(re.search(r"^simd_count [1-9]", text, re.MULTILINE) is not None for text in nodes)
+    return nvidia or amd or 1
 
 
 def _quoted(setting: str) -> str:

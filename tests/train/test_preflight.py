@@ -51,7 +51,7 @@ def test_what_does_not_divide(look, parallel, check, text):
 
 def test_a_batch_that_the_ranks_cannot_share(look):
     found = look(options={"train": {"global_batch_size": 100}})["error"]["batch"]
-    assert found == "global batch 100 / (1 x 8) is not whole: Megatron asserts; 104 is"
+    assert found == "global batch 100 / (1 x 8) is not whole: the trainer stops at its start; 104 is"
 
 
 def test_positions(look):
@@ -147,10 +147,24 @@ def test_folders_that_only_one_machine_sees(look, tmp_path, monkeypatch):
     monkeypatch.setattr(preflight, "LOCAL", (preflight.file_system(tmp_path),))
     found = look(iterations=2, options={"parallel": {"nodes": 2}})["warning"]
     assert "the other nodes would not find them" in found["data_cache_path"]
+    assert "sample_text_document lies on" in found["shared"]
+
+
+def test_a_tokenizer_of_the_hub(look):
+    def named(job):
+        return job.model_copy(update={"tokenizer_path": "meta-llama/Llama-3.1-8B"})
+
+    assert "every rank asks the hub" in look(iterations=2, change=named)["warning"]["tokenizer"]
 
 
 def test_folders_of_a_container_are_not_looked_at(look):
-    found = look(settings=["launch.container=docker", "train.data_cache_path=/proc/x", "train.save=null"], iterations=2)
+    settings = [
+        "launch.container=docker",
+        "launch.mounts=[/shared]",
+        "train.data_cache_path=/proc/x",
+        "train.save=null",
+    ]
+    found = look(settings=settings, iterations=2)
     assert "a path of the container" in found["ok"]["data_cache_path"]
 
 

@@ -14,7 +14,7 @@ MODULES: dict[Backend, str] = {
     "rocm": "megatron",
     "megatron-deepspeed": "deepspeed",
     "torchtitan": "torchtitan",
-    "torch": "torch",
+    "torch": "builtin",
 }
 
 
