@@ -89,7 +89,7 @@ def _named(named: str, type_: str | None, made_with: TokenizerIdentity | None, s
         size = made_with.vocab_size if made_with else shape.vocab_size
         what = f"the vocabulary is taken to have {size} entries, and nothing of it was compared with the data's"
         return Vocabulary(
-            made_with, type_ or "HuggingFaceTokenizer", named, size, (f"--tokenizer {named}: {error}; {what}",)
+            None, type_ or "HuggingFaceTokenizer", named, size, (f"--tokenizer {named}: {error}; {what}",)
         )
     place, size, *rest = _place(identity)
     return Vocabulary(identity, identity.type, place, size, *rest)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.errors import SpecError
+from dataprep.errors import SourceError, SpecError
 from dataprep.indexed import IndexedDataset
+from dataprep.train import request
 from dataprep.train.datasets import parse_data_path, read_parts
 
 
@@ -193,3 +194,20 @@ def test_paths_are_absolute(make_job, monkeypatch, dataset, tmp_path):
     job = make_job(os.path.basename(dataset), "SAVE_CKPT_PATH=ckpt")
     assert job.data.parts[0].prefix == dataset
     assert job.train.save == os.path.join(os.path.dirname(dataset), "ckpt")
+
+
+def test_accelerators_are_counted_for_a_start_here(make_job, monkeypatch):
+    monkeypatch.setattr(request, "count_accelerators", lambda: 3)  # this machine's number is not known
+    assert make_job(is_here=True).parallel.gpus_per_node == 3
+    assert make_job(is_here=True, options={"parallel": {"gpus_per_node": 2}}).parallel.gpus_per_node == 2
+    assert make_job().parallel.gpus_per_node == 8
+
+
+def test_a_tokenizer_that_cannot_be_had_is_not_compared(ask, monkeypatch):
+    def missing(*_):
+        raise SourceError("the hub does not answer")
+
+    monkeypatch.setattr("dataprep.catalog.find_tokenizer", missing)
+    found = ask(tokenizer="org/private")
+    assert (found.job.tokenizer, found.job.tokenizer_path, found.job.vocab_size) == (None, "org/private", 8192)
+    assert "nothing of it was compared" in found.warnings[0]
