@@ -16,9 +16,11 @@ from typing import NoReturn
 import typer
 
 from dataprep.commands import (
+    checkpoint,
     corpora,
     diff,
     doctor,
+    generate,
     inspect,
     preprocess,
     repair,
@@ -35,9 +37,11 @@ from dataprep.errors import DataprepError, Terminated, TimeIsUp
 
 __all__ = [
     "app",
+    "checkpoint",
     "corpora",
     "diff",
     "doctor",
+    "generate",
     "inspect",
     "main",
     "preprocess",

@@ -11,11 +11,16 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import DataprepError, SpecError
 from dataprep.train.builtin import data, require_torch
 from dataprep.train.builtin.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dataprep.train.builtin.ranks import Ranks
 
 
 def load_settings(path: Path) -> Settings:
@@ -31,20 +36,20 @@ def load_settings(path: Path) -> Settings:
     return Settings.from_json(value, str(path))
 
 
-def train(settings: Settings) -> int:
-    """Train on this rank. All that can be found wrong is, before the ranks join.
+def prepared(settings: Settings) -> Callable[[Ranks], int]:
+    """Find all that can be found wrong before the ranks join.
 
     Returns:
-        The exit code of a training that did not fail.
+        What trains once they have, and gives the exit code of a training that did not fail, see `Training.run`.
 
     Raises:
-        DataprepError: see `data.checked`, `check_newest` and `Training.run`.
+        DataprepError: see `data.checked`, `data.parts_of` and `check_newest`.
     """
     require_torch()
     from dataprep.storage import make_folder
     from dataprep.train.builtin.checkpoints import Checkpoints, check_newest
     from dataprep.train.builtin.loop import Training
-    from dataprep.train.builtin.ranks import rank_and_size, started
+    from dataprep.train.builtin.ranks import rank_and_size
 
     rank, size = rank_and_size()
     manifests = data.checked(settings, size, scans=rank == 0)
@@ -53,9 +58,7 @@ def train(settings: Settings) -> int:
     found = data.fingerprint(settings, manifests)
     tokenizer = _tokenizer(settings, manifests)
     check_newest(settings, found)
-    with started() as ranks:
-        checkpoints = Checkpoints(settings, ranks, found, tokenizer)
-        return Training(settings, ranks, parts, checkpoints).run()
+    return lambda ranks: Training(settings, ranks, parts, Checkpoints(settings, ranks, found, tokenizer)).run()
 
 
 def _tokenizer(settings: Settings, manifests: list[Any]) -> dict[str, Any] | None:
@@ -74,7 +77,11 @@ def main(arguments: list[str]) -> int:
     try:
         if len(arguments) != 1:
             raise SpecError("usage: torchrun -m dataprep.train.builtin SETTINGS.json")
-        return train(load_settings(Path(arguments[0])))
+        train = prepared(load_settings(Path(arguments[0])))
+        from dataprep.train.builtin.ranks import started
+
+        with started() as ranks:
+            return train(ranks)
     except DataprepError as error:
         rank = os.environ.get("RANK", "0")
         if rank == "0" or not isinstance(error, SpecError):  # a bad request is found by all of them

@@ -11,8 +11,10 @@ from people whom you would not let run a program.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,8 @@ from dataprep.storage import make_folder
 from dataprep.train.builtin.settings import FREE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dataprep.train.builtin.ranks import Ranks
     from dataprep.train.builtin.settings import Settings
 
@@ -38,6 +42,14 @@ if TYPE_CHECKING:
 def complete(output: Path) -> list[Path]:
     """The complete checkpoints of a training, oldest first."""
     return sorted(path.parent for path in output.glob("checkpoints/iteration-*/.metadata"))
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """DCP without other ranks: that is meant so, and it need not warn of it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is", UserWarning)
+        yield
 
 
 def training_of(checkpoint: Path) -> dict[str, Any]:
@@ -48,7 +60,8 @@ def training_of(checkpoint: Path) -> dict[str, Any]:
     """
     state = {"training": ""}
     try:
-        dcp.load(state, checkpoint_id=checkpoint, no_dist=True)
+        with alone():
+            dcp.load(state, checkpoint_id=checkpoint, no_dist=True)
         value: dict[str, Any] = json.loads(state["training"])
     except (CheckpointException, RuntimeError, OSError, ValueError) as error:
         raise FormatError(f"{checkpoint}: not a whole checkpoint of the built-in trainer: {error}") from error

@@ -68,12 +68,12 @@ class Training:
         if self._ranks.rank == 0:
             figures = Figures(Path(settings.output), self._iteration, settings.train_iters)
             figures.say(f"training from iteration {self._iteration} on {self._ranks.size} ranks")
-        self._listen()
         try:
-            code = self._iterate(figures)
-            if self._saved < self._iteration:
-                self._save()
-            self._checkpoints.finish()
+            with self._listening():
+                code = self._iterate(figures)
+                if self._saved < self._iteration:
+                    self._save()
+                self._checkpoints.finish()
             if figures is not None:
                 figures.say(f"{'told to end' if code else 'done'}: iteration {self._iteration} is saved")
             return code
@@ -198,12 +198,17 @@ class Training:
         self._checkpoints.save(self._model, self._optimizer, self._iteration)
         self._saved = self._iteration
 
-    def _listen(self) -> None:
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
         """Note the signals that say to end; every rank learns of it before the next iteration."""
 
         def note(number: int, frame: object) -> None:
             self._told = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
 
         warns = [signal.SIGUSR1] if "SLURM_JOB_ID" in os.environ else []
-        for number in (signal.SIGINT, signal.SIGTERM, *warns):
-            signal.signal(number, note)
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, *warns)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
