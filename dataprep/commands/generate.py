@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -33,4 +34,4 @@ def generate(
     from dataprep.train.builtin import conversion
 
     text = conversion.generate(model, prompt, tokenizer, num_tokens, temperature, seed)
-    print_lines([views.printable(prompt + text)])
+    print_lines([views.printable(prompt + text) if sys.stdout.isatty() else prompt + text])

@@ -111,7 +111,10 @@ def distributed(model: Any, settings: Settings, ranks: Ranks) -> Any:
     """The same model, laid out on the ranks as the settings say; of FSDP2, cut up by layers."""
     layers = [each for each in model.modules() if type(each).__name__ in model._no_split_modules]
     if settings.activation_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        enable = getattr(
+            model, "activation_checkpointing_enable", model.gradient_checkpointing_enable
+        )  # renamed in 5.x
+        enable({"use_reentrant": False})
     model.to(ranks.device)
     model.train()
     if settings.compile:
@@ -155,4 +158,5 @@ def optimizer_of(model: Any, settings: Settings) -> torch.optim.AdamW:
         {"params": [each for each in named if each.dim() <= 1], "weight_decay": 0.0},
     ]
     betas = (settings.adam_beta1, settings.adam_beta2)
-    return torch.optim.AdamW(groups, lr=settings.lr, betas=betas, eps=settings.adam_eps)
+    fused = named[0].device.type == "cuda"
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=betas, eps=settings.adam_eps, fused=fused)

@@ -62,7 +62,7 @@ def rank_and_size() -> tuple[int, int]:
 
 @contextmanager
 def started() -> Iterator[Ranks]:
-    """Join the other ranks; left at the end."""
+    """Join the other ranks; left at the end, but not after an error: they may wait for this one, and it for them."""
     rank, size = rank_and_size()
     gpu = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if gpu else torch.device("cpu")
@@ -70,7 +70,10 @@ def started() -> Iterator[Ranks]:
         torch.cuda.set_device(device)
     alone = {} if "WORLD_SIZE" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo", **alone)
+    failed = True
     try:
         yield Ranks(rank, size, device, dist.new_group(backend="gloo"), dist.new_group(backend="gloo"))
+        failed = False
     finally:
-        dist.destroy_process_group()
+        if not failed or size == 1:
+            dist.destroy_process_group()
