@@ -79,7 +79,7 @@ def test_the_places_of_single_samples(monkeypatch):
     order = BlendOrder(WEIGHTS["odd"], 1000)
     assert [order.locate(k) for k in range(1000)] == pairs(order)
     for k in (-1, 1000):
-        with pytest.raises(SpecError, match="sample -?[0-9]+ of a blend of 1000"):
+        with pytest.raises(SpecError, match=r"sample -?[0-9]+ of a blend of 1000"):
             order.locate(k)
 
 
