@@ -82,17 +82,6 @@ class Shape(Model):
         positions = self.max_position_embeddings * h if self.family == "gpt" else 0
         return v * h * (1 if self.tie_embeddings else 2) + positions + layers + norm
 
-    def flops_per_token(self, seq_length: int, vocab_size: int | None = None) -> float:
-        """Floating point operations of one token, forward and backward, without recomputation.
-
-        6 for each parameter that is multiplied (arXiv:2001.08361, 2.1), and for attention 6 x layers x hidden x
-        sequence length, since half of the scores are masked (arXiv:2204.02311, appendix B counts all of them).
-        """
-        v = vocab_size or self.vocab_size
-        multiplied = self.num_parameters(v) - (0 if self.tie_embeddings else v * self.hidden_size)
-        multiplied -= self.max_position_embeddings * self.hidden_size if self.family == "gpt" else 0
-        return 6.0 * multiplied + 6.0 * self.num_layers * self.hidden_size * seq_length
-
 
 def _llama(sizes: tuple[int, int, int, int, int], vocab: int, positions: int, base: float, lr: float) -> Shape:
     layers, hidden, ffn, heads, groups = sizes
