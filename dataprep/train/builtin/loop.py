@@ -71,8 +71,6 @@ class Training:
         try:
             with self._listening():
                 code = self._iterate(figures)
-                if self._saved < self._iteration:
-                    self._save()
                 self._checkpoints.finish()
             if figures is not None:
                 figures.say(f"{'told to end' if code else 'done'}: iteration {self._iteration} is saved")
@@ -88,11 +86,15 @@ class Training:
         batches = self._read("train", self._iteration, settings.train_iters)
         while self._iteration < settings.train_iters:
             if number := self._ranks.largest(self._told):
+                if self._saved < self._iteration:
+                    self._mean(total)
+                    self._save()
                 return 128 + number
             start = time.monotonic()
             loss, norm = self._step(next(batches))
             total, count, self._iteration = total + loss, count + 1, self._iteration + 1
-            logs, saves = self._is_due(settings.log_interval), self._is_due(settings.save_interval)
+            is_last = self._iteration == settings.train_iters
+            logs, saves = self._is_due(settings.log_interval), is_last or self._is_due(settings.save_interval)
             mean = self._mean(total / count) if logs or saves else 0.0
             seconds += time.monotonic() - start
             if logs:
@@ -100,7 +102,6 @@ class Training:
                 total, count, seconds = torch.zeros_like(total), 0, 0.0
             if saves:
                 self._save()
-            is_last = self._iteration == settings.train_iters
             if "valid" in self._parts and (is_last or self._is_due(settings.eval_interval)):
                 self._evaluate("valid", figures)
             if "test" in self._parts and is_last:
@@ -132,11 +133,10 @@ class Training:
         with torch.no_grad():
             for batch in self._read(part, 0, self._settings.eval_iters):
                 for tokens in batch:
-                    total += loss_of(self._model, tokens.to(self._ranks.device), self._settings, self._loss) / len(
-                        batch
-                    )
+                    loss = loss_of(self._model, tokens.to(self._ranks.device), self._settings, self._loss)
+                    total += loss / (len(batch) * self._settings.eval_iters)
         self._model.train()
-        mean = self._ranks.mean(total / self._settings.eval_iters)
+        mean = self._ranks.mean(total)
         if figures is not None:
             figures.add({"iteration": self._iteration, f"{part}_loss": mean})
 
