@@ -10,6 +10,7 @@
     split          several pairs of one
     sample         a pair of documents drawn from another
     diff           where two pairs part
+    export         the documents of pairs as text
     open_dataset   read one: ``len(ds)``, ``ds[i]``, ``ds.lengths``; numpy only
     inspect        counts, lengths, frequent tokens, repeated documents
     decode         one document as text
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from dataprep.compat.preprocess import preprocess
     from dataprep.differences import diff
     from dataprep.errors import DataprepError
+    from dataprep.exporting import export
     from dataprep.fetching import download
     from dataprep.indexed import IndexedDataset as open_dataset
     from dataprep.inspection import inspect
@@ -51,6 +53,7 @@ __all__ = [
     "decode",
     "diff",
     "download",
+    "export",
     "inspect",
     "merge",
     "open_dataset",
@@ -73,6 +76,7 @@ _HOMES = {
     "decode": ("dataprep.inspection.excerpts", "decode"),
     "diff": ("dataprep.differences", "diff"),
     "download": ("dataprep.fetching", "download"),
+    "export": ("dataprep.exporting", "export"),
     "inspect": ("dataprep.inspection", "inspect"),
     "merge": ("dataprep.reshaping", "merge"),
     "open_dataset": ("dataprep.indexed", "IndexedDataset"),

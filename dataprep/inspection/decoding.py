@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
 
     from dataprep.definitions import Definition
 
 SPACE = "\u2581"
 """What SentencePiece, and a tokenizer.json made from it, writes for a space."""
+
+
+UNKNOWN, ORDINARY, SPECIAL = range(3)
 
 
 class Decoder:
@@ -27,19 +34,21 @@ class Decoder:
 
     _token: Callable[[int], str | None]
     _decode: Callable[[list[int]], str]
+    _decode_many: Callable[[list[list[int]]], list[str]]
 
     def __init__(self, definition: Definition) -> None:
         self._size = definition.vocab_size
         self._specials: set[int] = set()
         if definition.type == "Llama2Tokenizer":
             model = definition.sentencepiece
-            self._token, self._decode = model.id_to_piece, model.decode
+            self._token, self._decode, self._decode_many = model.id_to_piece, model.decode, model.decode
             self._specials = set(definition.specials.values())  # of which its own decode shows nothing
         else:
             import tokenizers
 
             tokenizer = tokenizers.Tokenizer.from_str(definition.text("encode"))
             self._token, self._decode = tokenizer.id_to_token, partial(tokenizer.decode, skip_special_tokens=False)
+            self._decode_many = partial(tokenizer.decode_batch, skip_special_tokens=False)
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of consecutive tokens."""
@@ -51,6 +60,25 @@ class Decoder:
             else:
                 parts += [str(self._token(number)) if kind == "special" else f"<{number}>" for number in run]
         return "".join(parts)
+
+    def texts(self, documents: Sequence[npt.NDArray[Any]]) -> list[str]:
+        """The texts of many documents, each an array of ids: what `text` gives of each, on all processors."""
+        plain = [bool((self._kinds(ids) == ORDINARY).all()) for ids in documents]
+        found = iter(self._decode_many([ids.tolist() for ids, alike in zip(documents, plain, strict=True) if alike]))
+        return [next(found) if alike else self.text(ids.tolist()) for ids, alike in zip(documents, plain, strict=True)]
+
+    def knows(self, ids: npt.NDArray[Any]) -> bool:
+        """Whether the tokenizer has all of these tokens."""
+        return bool((self._kinds(ids) != UNKNOWN).all())
+
+    def _kinds(self, ids: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
+        inside = (ids >= 0) & (ids < self._size)
+        return np.where(inside, self._table[np.where(inside, ids, 0)], UNKNOWN).astype(np.int8)
+
+    @cached_property
+    def _table(self) -> npt.NDArray[np.int8]:
+        kinds = {"unknown": UNKNOWN, "ordinary": ORDINARY, "special": SPECIAL}
+        return np.array([kinds[self._kind(number)] for number in range(self._size)], np.int8)
 
     def num_unknown(self, ids: Sequence[int]) -> int:
         """How many of these tokens the tokenizer does not have."""
