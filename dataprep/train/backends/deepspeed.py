@@ -184,7 +184,10 @@ def _parallel(job: Job) -> Iterator[Flag]:
         yield "ds-sequence-parallel-size", parallel.context_parallel_size
     if train.sequence_parallel and parallel.tensor_model_parallel_size > 1:
         yield "sequence-parallel", None
-    yield "distributed-timeout-minutes", 120  # the first rank builds the indices alone, and 10 are too few for large ones
+    yield (
+        "distributed-timeout-minutes",
+        120,
+    )  # the first rank builds the indices alone, and 10 are too few for large ones
 
 
 def _is_pipeline(job: Job) -> bool:
@@ -268,7 +271,9 @@ def _tokenizer(job: Job) -> Iterator[Flag]:
         size = job.padded_vocab_size // job.parallel.tensor_model_parallel_size
         yield "make-vocab-size-divisible-by", size
     else:
-        raise SpecError(f"Megatron-DeepSpeed has no {job.tokenizer_type}; name the tokenizer of the data: --tokenizer T")
+        raise SpecError(
+            f"Megatron-DeepSpeed has no {job.tokenizer_type}; name the tokenizer of the data: --tokenizer T"
+        )
 
 
 def _records(job: Job) -> Iterator[Flag]:
@@ -309,7 +314,7 @@ def _notes(job: Job) -> Iterator[str]:
     if job.shape.num_query_groups != job.shape.num_attention_heads:
         yield (
             f"Megatron-DeepSpeed since {GQA_BROKEN} (2024-12-04) cuts queries, keys and values into equal thirds, and "
-            f"fails in the first step of a model with grouped queries: take a checkout of {GQA_WORKS}, the commit before"
+            f"fails in the first step of a model with grouped queries: check out {GQA_WORKS}, the commit before"
         )
     if job.tokenizer_type == "Llama2Tokenizer":
         yield "Megatron-DeepSpeed calls Llama2Tokenizer GPTSentencePieceTokenizer; the ids are the same"
