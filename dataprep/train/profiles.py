@@ -67,8 +67,8 @@ PROFILES: dict[str, Profile] = {
     "core-head": Profile("megatron", "Megatron-LM d98e8a64"),
     "rocm-25": Profile("rocm", "ROCm Megatron-LM f253af69 (v25.x)", _SINCE_0_16, _AMD, is_legacy=True),
     "rocm-24.12": Profile("rocm", "ROCm Megatron-LM bb93ccbf (24.12)", _SINCE_0_12 | _SINCE_0_16, _AMD, is_legacy=True),
-    "megatron-deepspeed": Profile("megatron-deepspeed", "Megatron-DeepSpeed f4157bea"),
-    "torchtitan-head": Profile("torchtitan", "torchtitan of 2026, and 0.3"),
+    "megatron-deepspeed": Profile("megatron-deepspeed", "Megatron-DeepSpeed 4efb479d"),
+    "torchtitan-head": Profile("torchtitan", "torchtitan b5bcd76c (2026-08-21)"),
     "torchtitan-frontier": Profile("torchtitan", "eminorhan/frontier-torchtitan d140c6b"),
     "builtin": Profile("torch", "the built-in trainer"),
 }

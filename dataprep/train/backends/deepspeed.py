@@ -82,7 +82,7 @@ def check(job: Job) -> None:
         "it has no mock data: give a PREFIX": job.data.is_mock,
         "it has no FSDP; ZeRO does the same: --set parallel.zero_stage=3": parallel.fsdp,
         "its fp8 was never joined to ZeRO: take bf16, or --backend megatron": train.precision == "fp8",
-        "it has no file of sequences per prefix: leave train.sequences out": job.data.sequences,
+        "it has no file of sequences per prefix: leave train.sequences out": train.sequences,
         "it has no stretched rotary positions, so that Llama 3.1 and 3.2 would be trained with those of Llama 3: take "
         "--model llama3-8b or another without, or --backend megatron": job.shape.rope_scaling is not None,
         "its rotary base is a whole number": (job.shape.rotary_base or 0.0) % 1 != 0,

@@ -85,7 +85,7 @@ def check(job: Job) -> None:
         ),
         "its checkpoints hold the optimizer: leave train.save_optim out": not train.save_optim,
         f"its checkpoints are DCP, never {train.ckpt_format}": train.ckpt_format is not None,
-        "it has no file of sequences per prefix: leave train.sequences out": job.data.sequences,
+        "it has no file of sequences per prefix: leave train.sequences out": train.sequences,
     }
     for why, applies in refusals.items():
         if applies:

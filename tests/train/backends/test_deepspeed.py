@@ -165,6 +165,7 @@ def test_prefixes_of_gpt2_files_named_apart(make_job):
         ("llama3.1-8b", {}, "llama3-8b"),
         ("gpt3-125m", {"train": {"lr_decay_style": "WSD"}}, "WSD"),
         ("gpt3-125m", {"train": {"ckpt_format": "torch_dist"}}, "torch_dist"),
+        ("gpt3-125m", {"train": {"sequences": True}}, r"train\.sequences"),
         ("gpt3-125m", {"tokenizer_type": "NullTokenizer"}, "--tokenizer"),
         ("gpt3-125m", {"parallel": {"pipeline_model_parallel_size": 2, "zero_stage": 2}}, "pipelines"),
         ("gpt3-125m", {"parallel": {"context_parallel_size": 2, "tensor_model_parallel_size": 2}}, "--tp 1"),
@@ -176,8 +177,3 @@ def test_prefixes_of_gpt2_files_named_apart(make_job):
 def test_what_it_cannot_do_is_refused(model, changes, said, make_job):
     with pytest.raises(SpecError, match=said):
         render(make_job(model, **changes))
-
-
-def test_files_of_sequences_are_refused(make_job, make_part):
-    with pytest.raises(SpecError, match=r"train\.sequences"):
-        render(make_job(data=Data(parts=(make_part("/d/a"),), sequences=True)))

@@ -81,6 +81,7 @@ def test_more_of_torchtitans_own_options_follow(make_job):
         ("llama3-8b", {"train": {"lr_decay_iters": 10}}, "lr_decay_iters"),
         ("llama3-8b", {"train": {"save_optim": False}}, "save_optim"),
         ("llama3-8b", {"train": {"ckpt_format": "torch"}}, "DCP"),
+        ("llama3-8b", {"train": {"sequences": True}}, r"train\.sequences"),
         ("llama3-8b", {"parallel": {"nodes": 5}}, "30 documents to valid on, and 40 ranks"),
     ],
 )
@@ -162,7 +163,7 @@ def test_rows_are_drawn_so_that_tokens_have_their_shares(make_part):
 
     assert sum(found) == pytest.approx(1)
     for probability, (_, _, published, _) in zip(found, ZYDA.values(), strict=True):
-        assert probability == pytest.approx(published, rel=0.1)  # shares are given to one digit
+        assert probability == pytest.approx(published, rel=0.1)  # some shares are given to one digit
 
 
 def test_rows_to_tokens_and_back(make_part):
@@ -185,7 +186,7 @@ def test_the_mixture_is_put_into_the_fork_and_its_own_start_runs(make_job, make_
     fork = tmp_path / "fork"
     (fork / "torchtitan" / "datasets").mkdir(parents=True)
     (fork / "datasets.py").write_text(
-        "def load_dataset(kind, **options): return (kind, options['data_files'], options['split'], options['streaming'])\n"
+        "def load_dataset(kind, data_files, split, streaming): return (kind, data_files, split, streaming)\n"
         "def interleave_datasets(parts, **options): return (parts, options)\n"
     )
     (fork / "torchtitan" / "datasets" / "hf_datasets.py").write_text(
