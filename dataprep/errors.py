@@ -9,6 +9,7 @@
     |-- BusyError           another run holds the output
     |-- LostClaimError      another run took the output over from this one
     |-- ClusterError        work that was lost too often
+    |-- TrainingError       a trainer that failed
     `-- Cancelled           the run was told to stop; finished work stays
 
 All but SpecError are failed work: exit code 1. The command line is the only place that turns an
@@ -67,6 +68,10 @@ class LostClaimError(DataprepError):
 
 class ClusterError(DataprepError):
     """A unit was lost with its worker more often than is reasonable."""
+
+
+class TrainingError(DataprepError):
+    """A trainer that was started did not end well."""
 
 
 class Terminated(KeyboardInterrupt):

@@ -24,6 +24,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -97,6 +98,46 @@ def write_nonsense() -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture(scope="session")
+def make_training() -> Callable[..., tuple[Any, Any]]:
+    """Makes a job of training and its program, as launchers are given them, below a folder.
+
+    The trainer is a script; it gets the prefix, a file that the launcher writes, and `arguments`.
+    """
+
+    def make(folder: str, arguments: tuple[str, ...] = (), **changes: dict[str, Any]) -> tuple[Any, Any]:
+        from dataprep.train.job import Data, Job, Launch, Parallel, Part, Training
+        from dataprep.train.presets import find_preset
+        from dataprep.train.program import Program
+
+        prefix, output = f"{folder}/data/sample-gpt2-0a1b2c3d/sample_text_document", f"{folder}/runs/one"
+        numbers = {"num_documents": 10, "num_sequences": 10, "num_tokens": 1000}
+        train = {"seq_length": 1024, "global_batch_size": 16, "train_iters": 10, "lr": 3e-4, "min_lr": 3e-5}
+        train |= {"lr_warmup_iters": 1, "lr_decay_iters": 10, "save": f"{folder}/checkpoints"}
+        model, shape = find_preset("gpt3-125m")
+        job = Job(
+            name="sample-125m",
+            backend="megatron",
+            profile="core-0.16",
+            model=model,
+            shape=shape,
+            vocab_size=50257,
+            tokenizer=None,
+            tokenizer_path="gpt2",
+            data=Data(parts=(Part(prefix=prefix, weight=1.0, dtype="uint16", **numbers),)),
+            train=Training(**(train | changes.get("train", {}))),
+            parallel=Parallel(**({"gpus_per_node": 2} | changes.get("parallel", {}))),
+            launch=Launch(**changes.get("launch", {})),
+            output=output,
+        )
+        arguments = ("--data-path", "1.0", prefix, "--config-file", f"{output}/config.json", *arguments)
+        program = {"start": "torchrun", "script": "pretrain.py", "arguments": arguments}
+        program |= {"files": {"config.json": '{"steps": 10}\n'}, "environment": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}
+        return job, Program(**(program | changes.get("program", {})))
+
+    return make
 
 
 class Network:

@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING
 from dataprep.errors import ClusterError, SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from dataprep.specs import Slurm
 
 POLL_SECONDS = 2.0
 """How often Slurm is asked how a job does; what the job says is shown twice as often."""
+
+AGAIN = "Run the same command again: finished units are kept"
 
 UNKNOWN_SECONDS = 60.0
 """How long Slurm may not answer before a job is no longer followed."""
@@ -45,9 +47,6 @@ def render(spec: Slurm, arguments: Sequence[str], name: str, log: Path) -> str:
     Raises:
         SpecError: Slurm cannot write to such a path.
     """
-    folder = str(log.parent)
-    if "\\" in folder or not folder.isprintable():
-        raise SpecError(f"--output: Slurm can write no log to {folder!r}, for its backslash or control character")
     asked = {
         "job-name": name,
         "dependency": "singleton",
@@ -63,7 +62,7 @@ def render(spec: Slurm, arguments: Sequence[str], name: str, log: Path) -> str:
         "signal": f"B:USR1@{spec.notice_seconds}",
         "open-mode": "append",
         "chdir": os.getcwd(),
-        "output": f"{folder.replace('%', '%%')}/{log.name}",  # else it puts numbers and names there
+        "output": log_pattern(log),
     }
     flags = [
         "--exclusive" if spec.workers_per_node is None else "",
@@ -71,10 +70,27 @@ def render(spec: Slurm, arguments: Sequence[str], name: str, log: Path) -> str:
         "--no-kill",
         *spec.directives,
     ]
-    lines = [f"#SBATCH --{key}={shlex.quote(str(value))}" for key, value in asked.items() if value is not None]
-    lines += [f"#SBATCH {flag}" for flag in flags if flag]
+    lines = directives(asked, flags)
     command = shlex.join([sys.executable, "-m", "dataprep", *arguments])
     return "\n".join(["#!/bin/bash", *lines, *spec.prologue, f"exec {command}", ""])
+
+
+def directives(asked: Mapping[str, object], flags: Sequence[str]) -> list[str]:
+    """Lines for sbatch; options that are None are left out, and so are empty flags."""
+    lines = [f"#SBATCH --{key}={shlex.quote(str(value))}" for key, value in asked.items() if value is not None]
+    return lines + [f"#SBATCH {flag}" for flag in flags if flag]
+
+
+def log_pattern(log: Path) -> str:
+    """A log's path as sbatch takes it: in the file's name ``%j`` stands for the job's number, in its folder's for %j.
+
+    Raises:
+        SpecError: Slurm cannot write to such a path.
+    """
+    folder = str(log.parent)
+    if "\\" in folder or not folder.isprintable():
+        raise SpecError(f"--output: Slurm can write no log to {folder!r}, for its backslash or control character")
+    return f"{folder.replace('%', '%%')}/{log.name}"
 
 
 def submit(script: str) -> str:
@@ -100,11 +116,12 @@ class Job:
     Args:
         number: what sbatch gave.
         log: the file that its output goes to.
+        again: what to do after it has failed.
     """
 
-    def __init__(self, number: str, log: Path) -> None:
+    def __init__(self, number: str, log: Path, again: str = AGAIN) -> None:
         self.number, self.log = number, log.with_name(log.name.replace("%j", number))
-        self._shown = 0
+        self._again, self._shown = again, 0
 
     def state(self) -> dict[str, str] | None:
         """What ``scontrol show job`` says; None if it says nothing."""
@@ -134,9 +151,7 @@ class Job:
                 if now in ENDED:
                     raise ClusterError(self._end(now, state))
             elif time.monotonic() - seen > UNKNOWN_SECONDS:
-                raise ClusterError(
-                    f"Slurm says nothing about job {self.number} any more; `dataprep status` shows how far it came"
-                )
+                raise ClusterError(f"Slurm says nothing about job {self.number} any more; its output is in {self.log}")
             time.sleep(POLL_SECONDS)
 
     def _end(self, now: str, state: dict[str, str]) -> str:
@@ -146,10 +161,7 @@ class Job:
         if state.get("Reason", "None") not in ("None", "NonZeroExitCode"):
             how += f", {state['Reason']}"
         where = f"its output is in {self.log}" if self.log.exists() else f"it never wrote to {self.log}"
-        return (
-            f"job {self.number} ended: {now.lower()}, {how}; {where}. Run the same command again: finished units are "
-            "kept"
-        )
+        return f"job {self.number} ended: {now.lower()}, {how}; {where}. {self._again}"
 
     def _show_new(self, show: Callable[[str], None]) -> None:
         try:

@@ -1,15 +1,251 @@
-"""A node's script."""
+"""The plain bash script of one node, and to run it here.
+
+    export ...            tuning variables, which the environment overrides; those of `launch.environment` do not
+    printf ... > FILE     the files that the arguments name
+    cd; prologue
+    torchrun | deepspeed  with the trainer's arguments; its output to `train.log_file` as well
+
+A training over several machines without a scheduler is this script on each of them, with MASTER_ADDR and NODE_RANK in
+the environment. DeepSpeed's own launcher needs it on the first machine only, and HOSTFILE.
+
+Sources: torch 2.13, torch/distributed/run.py and elastic/agent/server/api.py (on SIGTERM, torchrun passes it on and
+kills what lives after TORCH_ELASTIC_SHUTDOWN_TIMEOUT seconds; 30, and fixed, before that variable came); DeepSpeed
+master of 2026, deepspeed/launcher/runner.py (--hostfile, DS_ENV_FILE); Amazon's and AMD's scripts as `variables` says.
+"""
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dataprep.errors import SpecError, Terminated, TrainingError
+from dataprep.storage import AtomicFile, make_folder
+from dataprep.train.launchers import containers, shell
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import FrameType
+
     from dataprep.train.job import Job
     from dataprep.train.program import Program
 
+SCRIPT = "train.sh"
+"""What a script is called below `Job.output`."""
+
+SHUTDOWN_SECONDS = 300
+"""What ranks that are told to end have for their checkpoint, where torchrun can be told so."""
+
+SECRETS = ("HF_TOKEN", "WANDB_API_KEY")
+"""Variables that are passed on by name; their values are in no text."""
+
+EFA = {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "FI_EFA_FORK_SAFE": "1", "NCCL_SOCKET_IFNAME": "^lo"}
+"""What libfabric and NCCL are told on Amazon's nodes.
+
+Source: awsome-distributed-training 7217859f, megatron-lm/kubernetes, pytorchjob.yaml-template.
+"""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """How the torchruns of several nodes find each other; words as bash is to read them.
+
+    Attributes:
+        rank: of the node.
+        address, port: of the first node.
+        name: of the training, for those that meet by c10d.
+        elastic: whether they meet by c10d, that is, may come again; the first node need not have rank 0 then.
+    """
+
+    rank: str
+    address: str
+    port: str
+    name: str
+    elastic: bool = False
+
+    @property
+    def words(self) -> list[str]:
+        """Options of torchrun."""
+        if self.elastic:
+            return [
+                "--rdzv-backend=c10d",
+                f"--rdzv-endpoint={self.address}:{self.port}",
+                f"--rdzv-id={self.name}",
+            ]
+        return [f"--node-rank={self.rank}", f"--master-addr={self.address}", f"--master-port={self.port}"]
+
+
+def environment(job: Job, program: Program) -> tuple[dict[str, str], dict[str, str]]:
+    """Variables of the trainer: those that the environment may override, and those that it may not.
+
+    Raises:
+        SpecError: a secret is among those of `launch.environment`.
+    """
+    fixed = job.launch.environment
+    for name in SECRETS:
+        if name in fixed:
+            raise SpecError(f"launch.environment.{name}: a secret; export it instead, it is passed on by its name")
+    defaults = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_SECONDS)}
+    if job.launch.efa_per_node:
+        defaults |= EFA
+    if job.launch.interface is not None:
+        defaults |= dict.fromkeys(("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), job.launch.interface)
+    values = defaults | program.environment
+    return {name: value for name, value in values.items() if name not in fixed}, fixed
+
+
+def node(job: Job, program: Program, meeting: Meeting | None) -> list[str]:
+    """Lines that start the trainer on a node; the last one is the command.
+
+    Args:
+        job, program: what is started.
+        meeting: None: of one node, or as DeepSpeed's own launcher does it.
+    """
+    lines = list(job.launch.prologue)
+    if program.folder:
+        lines.append(f"cd -- {shlex.quote(program.folder)}")
+    words = _deepspeed(job, program) if meeting is None and program.start == "deepspeed" else None
+    words = words or _torchrun(job, program, meeting)
+    return [*lines, shell.command(words, [shlex.quote(word) for word in (program.script, *program.arguments)])]
+
+
+def _torchrun(job: Job, program: Program, meeting: Meeting | None) -> list[str]:
+    python = job.launch.python
+    words = [shlex.quote(python), "-m", "torch.distributed.run"] if python else ["torchrun"]
+    words += [f"--nproc-per-node={job.parallel.gpus_per_node}"]
+    words += ["--standalone"] if meeting is None else [f"--nnodes={job.parallel.nodes}", *meeting.words]
+    words += [f"--max-restarts={job.launch.max_restarts}"] if job.launch.max_restarts else []
+    return words + (["-m"] if program.is_module else [])
+
+
+def _deepspeed(job: Job, program: Program) -> list[str]:
+    python, nodes = job.launch.python, job.parallel.nodes
+    words = [shlex.quote(python), "-m", "deepspeed.launcher.runner"] if python else ["deepspeed"]
+    if nodes > 1:
+        words += ['--hostfile="${HOSTFILE:-/job/hostfile}"', f"--num_nodes={nodes}"]
+    words += [f"--num_gpus={job.parallel.gpus_per_node}", f'--master_port="${{MASTER_PORT:-{job.launch.master_port}}}"']
+    return words + (["--module"] if program.is_module else [])
+
+
+def _by_hand(job: Job) -> Meeting:
+    """Of machines on each of which somebody starts the script."""
+    launch = job.launch
+    rank = "" if launch.node_rank is None else str(launch.node_rank)
+    address = launch.master_addr or ""
+    return Meeting(
+        rank=f'"${{NODE_RANK:-{rank}}}"',
+        address=f'"${{MASTER_ADDR:-{shell.inside(address)}}}"',
+        port=f'"${{MASTER_PORT:-{launch.master_port}}}"',
+        name=shlex.quote(job.name),
+        elastic=launch.max_restarts > 0,
+    )
+
+
+def _demands(job: Job, program: Program) -> list[str]:
+    """Lines that end the script where it lacks what it needs to know on one of several machines."""
+    if job.parallel.nodes == 1:
+        return []
+    if program.start == "deepspeed":
+        names, missing = "HOSTFILE", '! -f "${HOSTFILE:-/job/hostfile}"'
+        what = "the path of a file with a line `NAME slots=N` for each machine, and start this on the first one alone"
+    else:
+        given = {"MASTER_ADDR": job.launch.master_addr, "NODE_RANK": job.launch.node_rank}
+        missing = " || ".join(f'-z "${name}"' for name, value in given.items() if value is None)
+        names, what = "MASTER_ADDR and NODE_RANK", "the name of the first machine, and 0, 1, ... on one after the other"
+    if not missing:
+        return []
+    say = f"{job.parallel.nodes} machines: set {names}: {what}"
+    return [f"if [[ {missing} ]]; then", f"  echo {shlex.quote(say)} >&2", "  exit 2", "fi"]
+
+
+def prepare(job: Job, files: Mapping[str, str]) -> list[str]:
+    """Lines that make the folders that the training writes to, and write the files that its arguments name."""
+    train = job.train
+    asked = {path for path in (train.save, train.data_cache_path, train.log_dir) if path}
+    # Below a mount that is asked for, a path is one of the container's.
+    elsewhere = [] if job.launch.container == "none" else [each.target for each in job.launch.mounted]
+    folders = {path for path in asked if not any(containers.is_below(path, target) for target in elsewhere)}
+    return [*shell.make_folders({job.output, *folders}), *shell.write_files(job.output, files)]
+
 
 def render(job: Job, program: Program) -> str:
-    """The command line."""
-    return shlex.join(["torchrun", program.script, *program.arguments]) + "\n"
+    """The script.
+
+    Raises:
+        SpecError: a name or a path that cannot be passed on.
+    """
+    defaults, fixed = environment(job, program)
+    files, by_hand = dict(program.files), job.parallel.nodes > 1
+    if program.start == "deepspeed" and by_hand:
+        # Its launcher passes few variables on to other machines; those of this file it does.
+        files["deepspeed.env"] = "".join(f"{name}={value}\n" for name, value in (defaults | fixed).items())
+        fixed = {**fixed, "DS_ENV_FILE": os.path.join(job.output, "deepspeed.env")}
+    lines = [*_demands(job, program), *shell.exports(defaults, fixed), *prepare(job, files)]
+    meeting = _by_hand(job) if by_hand and program.start == "torchrun" else None
+    names = [*defaults, *fixed, *SECRETS, *(("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "HOSTFILE") if by_hand else ())]
+    *before, last = containers.wrap(job, program, node(job, program, meeting), names)
+    return shell.script([*lines, *before, *_teed(last, job.train.log_file)])
+
+
+def _teed(last: str, log: str | None) -> list[str]:
+    """The command in place of this shell, or beside a tee. Nobody but the trainer ends by a signal then."""
+    if log is None:
+        return [f"exec {last}"]
+    return [
+        f"mkdir -p -- {shlex.quote(os.path.dirname(os.path.abspath(log)))}",
+        "trap : HUP INT TERM",
+        f"{last} 2>&1 | {{ trap '' HUP INT TERM; exec tee -a -- {shlex.quote(log)}; }}",
+    ]
+
+
+def run(job: Job, program: Program) -> None:
+    """Run the script here, to its end; what it prints is seen as it is printed.
+
+    To be interrupted or told to end, once, tells the trainer to end (SIGTERM), which saves a checkpoint where it can;
+    once more passes the signal on as it is. Either way its end is waited for.
+
+    Raises:
+        SpecError: see `render`.
+        OutputError: `Job.output` refuses the script.
+        TrainingError: the trainer failed.
+        KeyboardInterrupt, Terminated: this process was told to end, and the trainer has.
+    """
+    path = Path(job.output, SCRIPT)
+    text = render(job, program)
+    make_folder(path.parent)
+    with AtomicFile(path) as file:
+        file.write(text.encode())
+    told: list[int] = []
+    process: subprocess.Popen[bytes] | None = None
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        told.append(number)
+        if process is not None and process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM if len(told) == 1 else number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
+    try:
+        # A session of its own: or the Ctrl-C of a terminal would reach the ranks too, which then die without saving.
+        process = subprocess.Popen(["bash", path], stdin=subprocess.DEVNULL, start_new_session=True)
+        if told:
+            os.killpg(process.pid, signal.SIGTERM)
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if told:
+        raise KeyboardInterrupt if told[0] == signal.SIGINT else Terminated
+    if code:
+        raise TrainingError(_failure(job, program, code, path))
+
+
+def _failure(job: Job, program: Program, code: int, script: Path) -> str:
+    how = f"exit code {code}" if code > 0 else f"signal {-code}"
+    if code == 127 and job.launch.container == "none":
+        how += f": is {program.start} on the search path? launch.prologue can activate an environment"
+    where = "its last lines above" if job.train.log_file is None else job.train.log_file
+    return f"the training failed with {how}; see {where}; what was started is {script}"
