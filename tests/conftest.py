@@ -54,6 +54,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
 
 
+STUBS = Path(__file__).parent / "train" / "stubs"
+
 HOSTILE_NAME = 'it\'s a "hostile" n\u00e4me \u2603'
 
 
@@ -138,6 +140,33 @@ def make_training() -> Callable[..., tuple[Any, Any]]:
         return job, Program(**(program | changes.get("program", {})))
 
     return make
+
+
+@pytest.fixture
+def stubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand-ins for torchrun, deepspeed, docker and podman are found first; returns the folder of their records.
+
+    ``trainer.py`` beside them stands in for a trainer: one word of a program's `script`, with `folder` its folder.
+    """
+    records = tmp_path / "records"
+    records.mkdir()
+    monkeypatch.setenv("PATH", f"{STUBS}:{os.environ['PATH']}")
+    monkeypatch.setenv("RECORDS", str(records))
+    return records
+
+
+@pytest.fixture(scope="session")
+def golden() -> Callable[[str, str], None]:
+    """Compares a text with a file of ``golden/train``; with DATAPREP_WRITE_GOLDEN in the environment, writes it."""
+
+    def compare(name: str, text: str) -> None:
+        path = Path(__file__).parent / "golden" / "train" / name
+        if os.environ.get("DATAPREP_WRITE_GOLDEN"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8"), "read it through, then write it with DATAPREP_WRITE_GOLDEN=1"
+
+    return compare
 
 
 class Network:

@@ -126,40 +126,27 @@ def _deepspeed(job: Job, program: Program) -> list[str]:
     python, nodes = job.launch.python, job.parallel.nodes
     words = [shlex.quote(python), "-m", "deepspeed.launcher.runner"] if python else ["deepspeed"]
     if nodes > 1:
-        words += ['--hostfile="${HOSTFILE:-/job/hostfile}"', f"--num_nodes={nodes}"]
+        words += ['--hostfile="$HOSTFILE"', f"--num_nodes={nodes}"]
     words += [f"--num_gpus={job.parallel.gpus_per_node}", f'--master_port="${{MASTER_PORT:-{job.launch.master_port}}}"']
     return words + (["--module"] if program.is_module else [])
 
 
-def _by_hand(job: Job) -> Meeting:
-    """Of machines on each of which somebody starts the script."""
-    launch = job.launch
-    rank = "" if launch.node_rank is None else str(launch.node_rank)
-    address = launch.master_addr or ""
-    return Meeting(
-        rank=f'"${{NODE_RANK:-{rank}}}"',
-        address=f'"${{MASTER_ADDR:-{shell.inside(address)}}}"',
-        port=f'"${{MASTER_PORT:-{launch.master_port}}}"',
-        name=shlex.quote(job.name),
-        elastic=launch.max_restarts > 0,
-    )
-
-
-def _demands(job: Job, program: Program) -> list[str]:
-    """Lines that end the script where it lacks what it needs to know on one of several machines."""
-    if job.parallel.nodes == 1:
-        return []
+def _by_hand(job: Job, program: Program) -> tuple[dict[str, str], list[str], Meeting | None]:
+    """Of machines on each of which somebody starts the script: variables, what demands them, and how they meet."""
+    launch, nodes = job.launch, job.parallel.nodes
     if program.start == "deepspeed":
-        names, missing = "HOSTFILE", '! -f "${HOSTFILE:-/job/hostfile}"'
+        missing, names = '! -f "$HOSTFILE"', "HOSTFILE"
         what = "the path of a file with a line `NAME slots=N` for each machine, and start this on the first one alone"
+        defaults, meeting = {"HOSTFILE": "/job/hostfile", "MASTER_PORT": str(launch.master_port)}, None
     else:
-        given = {"MASTER_ADDR": job.launch.master_addr, "NODE_RANK": job.launch.node_rank}
-        missing = " || ".join(f'-z "${name}"' for name, value in given.items() if value is None)
-        names, what = "MASTER_ADDR and NODE_RANK", "the name of the first machine, and 0, 1, ... on one after the other"
-    if not missing:
-        return []
-    say = f"{job.parallel.nodes} machines: set {names}: {what}"
-    return [f"if [[ {missing} ]]; then", f"  echo {shlex.quote(say)} >&2", "  exit 2", "fi"]
+        missing, names = '-z "$MASTER_ADDR" || -z "$NODE_RANK"', "MASTER_ADDR and NODE_RANK"
+        what = "the name of the first machine, and 0, 1, ... on one after the other"
+        given = {"MASTER_ADDR": launch.master_addr, "NODE_RANK": launch.node_rank, "MASTER_PORT": launch.master_port}
+        defaults = {name: str(value) for name, value in given.items() if value is not None}
+        words = ('"$NODE_RANK"', '"$MASTER_ADDR"', '"$MASTER_PORT"', shlex.quote(job.name))
+        meeting = Meeting(*words, elastic=launch.max_restarts > 0)
+    say = shlex.quote(f"{nodes} machines: set {names}: {what}")
+    return defaults, [f"if [[ {missing} ]]; then", f"  echo {say} >&2", "  exit 2", "fi"], meeting
 
 
 def prepare(job: Job, files: Mapping[str, str]) -> list[str]:
@@ -179,14 +166,18 @@ def render(job: Job, program: Program) -> str:
         SpecError: a name or a path that cannot be passed on.
     """
     defaults, fixed = environment(job, program)
-    files, by_hand = dict(program.files), job.parallel.nodes > 1
-    if program.start == "deepspeed" and by_hand:
-        # Its launcher passes few variables on to other machines; those of this file it does.
-        files["deepspeed.env"] = "".join(f"{name}={value}\n" for name, value in (defaults | fixed).items())
-        fixed = {**fixed, "DS_ENV_FILE": os.path.join(job.output, "deepspeed.env")}
-    lines = [*_demands(job, program), *shell.exports(defaults, fixed), *prepare(job, files)]
-    meeting = _by_hand(job) if by_hand and program.start == "torchrun" else None
-    names = [*defaults, *fixed, *SECRETS, *(("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "HOSTFILE") if by_hand else ())]
+    files = dict(program.files)
+    meets: dict[str, str] = {}
+    demands: list[str] = []
+    meeting = None
+    if job.parallel.nodes > 1:
+        meets, demands, meeting = _by_hand(job, program)
+        if program.start == "deepspeed":
+            # Its launcher passes few variables on to other machines; those of this file it does.
+            files["deepspeed.env"] = "".join(f"{name}={value}\n" for name, value in (defaults | fixed).items())
+            meets["DS_ENV_FILE"] = os.path.join(job.output, "deepspeed.env")
+    lines = [*shell.exports(defaults | meets, fixed), *demands, *prepare(job, files)]
+    names = [*defaults, *fixed, *SECRETS, *meets, *(("MASTER_ADDR", "NODE_RANK") if meeting else ())]
     *before, last = containers.wrap(job, program, node(job, program, meeting), names)
     return shell.script([*lines, *before, *_teed(last, job.train.log_file)])
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 HEAD = ("#!/bin/bash", "set -eo pipefail")
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN = re.compile(r"[A-Za-z0-9_./:,=+@^%-]*")
 
 
 def exports(defaults: Mapping[str, str], fixed: Mapping[str, str]) -> list[str]:
@@ -35,13 +36,15 @@ def exports(defaults: Mapping[str, str], fixed: Mapping[str, str]) -> list[str]:
     for name in (*defaults, *fixed):
         if not _NAME.fullmatch(name):
             raise SpecError(f"{name!r} is no name of an environment variable: letters, digits and _ only")
-    lines = [f'export {name}="${{{name}:-{inside(value)}}}"' for name, value in defaults.items() if name not in fixed]
+    lines = [_export(name, value) for name, value in defaults.items() if name not in fixed]
     return lines + [f"export {name}={shlex.quote(value)}" for name, value in fixed.items()]
 
 
-def inside(value: str) -> str:
-    """A value as it stands within ``"${NAME:-...}"``."""
-    return re.sub(r'([\\$`"}])', r"\\\1", value)
+def _export(name: str, value: str) -> str:
+    if _PLAIN.fullmatch(value):
+        return f'export {name}="${{{name}:-{value}}}"'
+    # Within ${NAME:-...} quotes mean one thing to bash and another to its builtins.
+    return f"if [[ -z ${name} ]]; then {name}={shlex.quote(value)}; fi; export {name}"
 
 
 def write_files(folder: str, files: Mapping[str, str]) -> list[str]:

@@ -97,7 +97,7 @@ def render(job: Job, program: Program) -> str:
             *resume,
             "told=",
             """trap 'told=1 waiting=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1""",
-            f"{shell.command(_srun(job, names), ['bash', '-c', '"$task"'])} &",
+            shell.command(_srun(job, names), ["bash", "-c", '"$task"']) + " &",
             *_WAIT.split("\n"),
             *(_REQUEUE.split("\n") if job.launch.requeue else []),
             'exit "$code"',

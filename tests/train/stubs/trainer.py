@@ -1,0 +1,37 @@
+"""Stands in for a trainer: each rank records what it was given in the folder $RECORDS.
+
+--code N     rank 0 ends with it
+--wait       until SIGTERM; then "saves a checkpoint", which takes a moment, and ends well
+"""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+told = []
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+    folder, rank = pathlib.Path(os.environ["RECORDS"]), os.environ["RANK"]
+    record = {"argv": sys.argv[1:], "cwd": os.getcwd(), "environment": dict(os.environ)}
+    temporary = folder / f"{os.getpid()}.tmp"
+    temporary.write_text(json.dumps(record))
+    temporary.rename(folder / f"rank-{rank}.json")
+    print(f"rank {rank} is at work", flush=True)
+    if "--wait" in sys.argv:
+        while not told:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        (folder / f"saved-{rank}").touch()
+        print(f"rank {rank} has saved", flush=True)
+    if "--code" in sys.argv and rank == "0":
+        return int(sys.argv[sys.argv.index("--code") + 1])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
