@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _GROUPS = """\
 for group in video render; do
-  gid=$(getent group "$group" | cut -d : -f 3)
+  gid=$(getent group "$group" | cut -d : -f 3) || gid=
   if [[ -n $gid ]]; then more+=(--group-add "$gid"); fi
 done"""
 
@@ -79,7 +79,7 @@ def pyxis(job: Job, names: Iterable[str]) -> list[str]:
     """
     bound = ",".join(f"{each.source}:{each.target}" for each in mounts(job))
     # As enroot has it: nvcr.io#nvidia/pytorch:25.06-py3. A name without a registry, or a file, is left as it is.
-    image = re.sub(r"^([^/#]+[.:][^/#]*)/", r"\1#", _image(job))
+    image = re.sub(r"^([^/#.]+[.:][^/#]*)/", r"\1#", _image(job))
     return [
         f"--container-image={shlex.quote(image)}",
         *([f"--container-mounts={shlex.quote(bound)}"] if bound else []),
