@@ -44,6 +44,9 @@ _PORT = "$((15000 + SLURM_JOB_ID % 17000))"
 
 _RESUME = "if [[ -d /opt/sagemaker_cluster ]]; then resume+=(--auto-resume=1); fi"
 
+_TRAP = """trap 'waiting=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1"""
+_TOLD = """told=\ntrap 'told=1 waiting=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1"""
+
 # A trap makes `wait` return, so it is waited once more after each; bash keeps the code of what ended meanwhile.
 _WAIT = """\
 step=$! waiting=1 code=0
@@ -95,8 +98,7 @@ def render(job: Job, program: Program) -> str:
             f"export MASTER_ADDR=${{hosts[0]}} MASTER_PORT={port}",
             *shell.variable("task", task),
             *resume,
-            *(["told="] if job.launch.requeue else []),
-            f"""trap '{"told=1 " if job.launch.requeue else ""}waiting=1; scancel --signal=TERM "$SLURM_JOB_ID"' USR1""",
+            *(_TOLD if job.launch.requeue else _TRAP).split("\n"),
             shell.command(_srun(job, names), ["bash", "-c", '"$task"']) + " &",
             *_WAIT.split("\n"),
             *(_REQUEUE.split("\n") if job.launch.requeue else []),

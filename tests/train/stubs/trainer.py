@@ -1,7 +1,8 @@
 """Stands in for a trainer: each rank records what it was given in the folder $RECORDS.
 
 --code N     rank 0 ends with it
---wait       until SIGTERM; then "saves a checkpoint", which takes a moment, and ends well
+--others     but rank 0 wait, as with --wait
+--wait       until SIGTERM; then "saves a checkpoint", which takes a moment, and ends well; at once if it has before
 """
 
 import json
@@ -21,13 +22,14 @@ def main() -> int:
     temporary = folder / f"{os.getpid()}.tmp"
     temporary.write_text(json.dumps(record))
     temporary.rename(folder / f"rank-{rank}.json")
-    print(f"rank {rank} is at work", flush=True)
-    if "--wait" in sys.argv:
+    os.write(1, f"rank {rank} is at work\n".encode())  # in one piece, whatever the others write
+    waits = "--wait" in sys.argv or ("--others" in sys.argv and rank != "0")
+    if waits and not (folder / f"saved-{rank}").exists():
         while not told:
             time.sleep(0.01)
         time.sleep(0.3)
         (folder / f"saved-{rank}").touch()
-        print(f"rank {rank} has saved", flush=True)
+        os.write(1, f"rank {rank} has saved\n".encode())
     if "--code" in sys.argv and rank == "0":
         return int(sys.argv[sys.argv.index("--code") + 1])
     return 0
