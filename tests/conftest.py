@@ -127,6 +127,7 @@ def make_training() -> Callable[..., tuple[Any, Any]]:
             shape=shape,
             vocab_size=50257,
             tokenizer=None,
+            tokenizer_type="HuggingFaceTokenizer",
             tokenizer_path="gpt2",
             data=Data(parts=(Part(prefix=prefix, weight=1.0, dtype="uint16", **numbers),)),
             train=Training(**(train | changes.get("train", {}))),
@@ -157,12 +158,11 @@ def stubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def golden() -> Callable[[str, str], None]:
-    """Compares a text with a file of ``golden/train``; with DATAPREP_WRITE_GOLDEN in the environment, writes it."""
+    """Compares a text with a file of ``train/golden``; with DATAPREP_WRITE_GOLDEN in the environment, writes it."""
 
     def compare(name: str, text: str) -> None:
-        path = Path(__file__).parent / "golden" / "train" / name
+        path = Path(__file__).parent / "train" / "golden" / name
         if os.environ.get("DATAPREP_WRITE_GOLDEN"):
-            path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
         assert text == path.read_text(encoding="utf-8"), "read it through, then write it with DATAPREP_WRITE_GOLDEN=1"
 

@@ -193,8 +193,8 @@ def _teed(last: str, log: str | None) -> list[str]:
     ]
 
 
-def run(job: Job, program: Program) -> None:
-    """Run the script here, to its end; what it prints is seen as it is printed.
+def launch(job: Job, program: Program) -> int:
+    """Run the script here, to its end; what it prints is seen as it is printed. Returns 0.
 
     To be interrupted or told to end, once, tells the trainer to end (SIGTERM), which saves a checkpoint where it can;
     once more passes the signal on as it is. Either way its end is waited for.
@@ -232,6 +232,7 @@ def run(job: Job, program: Program) -> None:
         raise KeyboardInterrupt if told[0] == signal.SIGINT else Terminated
     if code:
         raise TrainingError(_failure(job, program, code, path))
+    return 0
 
 
 def _failure(job: Job, program: Program, code: int, script: Path) -> str:

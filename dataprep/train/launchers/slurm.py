@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -186,8 +187,13 @@ def submit(job: Job, program: Program) -> slurm.Job:
     return slurm.Job(slurm.submit(text), log, AGAIN)
 
 
-def launch(job: Job, program: Program, show: Callable[[str], None]) -> None:
-    """Submit the job, and show what it says until it ends. Ctrl-C leaves it alone.
+def _tell(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def launch(job: Job, program: Program, show: Callable[[str], None] = _tell) -> int:
+    """Submit the job, and show what it says until it ends. Ctrl-C leaves it alone. Returns 0.
 
     Raises:
         SpecError, OutputError: see `submit`.
@@ -201,3 +207,4 @@ def launch(job: Job, program: Program, show: Callable[[str], None]) -> None:
     except KeyboardInterrupt:
         show(f"job {number} goes on without this command; to follow it: tail -f {log}; to end it: scancel {number}\n")
         raise
+    return 0

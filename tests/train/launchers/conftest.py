@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "train"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def _record(stubs: Path, rank: int) -> dict:
 def test_ranks_get_words_variables_and_folder(stubs, workspace, make_training, capfd):
     launch = {"environment": {"OWN": "it's $HOME"}, "interface": "eth0", "prologue": ("LATE=1; export LATE",)}
     job, program = make_training(str(workspace), NASTY, launch=launch, program=TRAINER)
-    command.run(job, program)
+    command.launch(job, program)
 
     for rank in (0, 1):
         record = _record(stubs, rank)
@@ -47,7 +47,7 @@ def test_environment_overrides_tuning_and_not_what_is_asked_for(stubs, tmp_path,
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
     monkeypatch.setenv("OWN", "environment")
     job, program = make_training(str(tmp_path), launch={"environment": {"OWN": "asked"}}, program=TRAINER)
-    command.run(job, program)
+    command.launch(job, program)
 
     found = _record(stubs, 0)["environment"]
     assert (found["CUDA_DEVICE_MAX_CONNECTIONS"], found["OWN"]) == ("8", "asked")
@@ -59,7 +59,7 @@ def test_a_failure_is_told_with_its_code_and_log(stubs, workspace, make_training
     train = {"log_file": str(path)} if log else {}
     job, program = make_training(str(workspace), ("--code", "7"), train=train, program=TRAINER)
     with pytest.raises(TrainingError, match="exit code 7") as caught:
-        command.run(job, program)
+        command.launch(job, program)
 
     assert (str(path) in str(caught.value)) == log
     assert f"{job.output}/train.sh" in str(caught.value)
@@ -73,7 +73,7 @@ def test_no_torchrun_is_told(tmp_path, make_training, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     job, program = make_training(str(tmp_path), program=TRAINER)
     with pytest.raises(TrainingError, match="exit code 127: is torchrun on the search path"):
-        command.run(job, program)
+        command.launch(job, program)
 
 
 def test_a_python_of_its_own(stubs, tmp_path, make_training):
@@ -99,7 +99,7 @@ def test_told_to_end_it_waits_for_checkpoints(stubs, tmp_path, make_training, lo
         "from dataprep.train.job import Job\nfrom dataprep.train.program import Program\n"
         "from dataprep.train.launchers import command\n"
         "job, program = json.load(sys.stdin)\n"
-        "try: command.run(Job.from_json(job, 'job'), Program(**program))\n"
+        "try: command.launch(Job.from_json(job, 'job'), Program(**program))\n"
         "except Terminated: sys.exit(43)\nexcept KeyboardInterrupt: sys.exit(30)\n"
     )
     given = json.dumps([job.to_json(), program.__dict__])
@@ -130,7 +130,7 @@ def test_told_to_end_is_no_failure(stubs, tmp_path, make_training, monkeypatch):
         ["bash", "-c", 'until [[ -e $0/rank-1.json ]]; do sleep 0.05; done; kill -TERM "$1"', stubs, str(os.getpid())]
     )
     with pytest.raises(Terminated):
-        command.run(job, program)
+        command.launch(job, program)
     assert waiting.wait() == 0
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -166,7 +166,7 @@ def test_machines_by_hand_that_are_known(stubs, tmp_path, make_training):
 
 def test_deepspeed_starts_its_own(stubs, tmp_path, make_training):
     job, program = make_training(str(tmp_path), program={**TRAINER, "start": "deepspeed"})
-    command.run(job, program)
+    command.launch(job, program)
 
     words = ["--num_gpus=2", "--master_port=29500", "trainer.py", *program.arguments]
     assert json.loads((stubs / "deepspeed.json").read_text()) == {"argv": words, "variables": None}

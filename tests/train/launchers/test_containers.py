@@ -24,7 +24,7 @@ def test_ranks_in_a_container(stubs, workspace, make_training, kind, monkeypatch
     launch = {"container": kind, "image": "registry.example/a b:1", "environment": {"OWN": "a $b"}}
     log = {"log_file": str(folder / "log")}
     job, program = make_training(str(folder), ("--words", "it's", "$x"), launch=launch, program=TRAINER, train=log)
-    command.run(job, program)
+    command.launch(job, program)
 
     record = json.loads((stubs / "rank-1.json").read_text())
     assert record["argv"] == list(program.arguments)
@@ -48,7 +48,7 @@ def test_accelerators_of_amd(stubs, tmp_path, make_training):
     (tmp_path / "data" / "sample-gpt2-0a1b2c3d").mkdir(parents=True)
     launch = {"container": "docker", "image": "rocm/megatron-lm:v25.4", "shared_memory": "64Gi"}
     job, program = make_training(str(tmp_path), launch=launch, program={**TRAINER, "vendor": "amd"})
-    command.run(job, program)
+    command.launch(job, program)
 
     options = json.loads((stubs / "container.json").read_text())["options"]
     assert options["--device"][-2:] == ["/dev/kfd", "/dev/dri"]
