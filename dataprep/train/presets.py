@@ -11,9 +11,9 @@ and the same; GPT-3: arXiv:2005.14165, table 2.1, with the heads of Megatron-Dee
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dataprep.errors import SpecError
 from dataprep.specs import Model
@@ -36,12 +36,11 @@ class Shape(Model):
             biases, embeddings and output of one weight.
         num_query_groups: heads of keys and values; as many as `num_attention_heads` without grouped queries.
         vocab_size: of the published model, without padding; a job has its tokenizer's.
-        rotary_base: theta of the rotary positions; None with learned ones.
+        rotary_base: theta of the rotary positions, of llama only, as `rope_scaling`.
         tie_embeddings: whether the output layer is the embedding.
         hidden_dropout, attention_dropout: probabilities.
         add_bias_linear: whether linear layers have biases.
         init_method_std: of the normal distribution that weights are drawn from.
-        lr: peak learning rate of the published training; where none is published, that of the nearest size.
     """
 
     family: Literal["llama", "gpt"]
@@ -52,7 +51,7 @@ class Shape(Model):
     num_query_groups: int = Field(ge=1)
     vocab_size: int = Field(ge=1)
     max_position_embeddings: int = Field(ge=1)
-    rotary_base: float | None = None
+    rotary_base: float = Field(default=10000.0, gt=0)
     rope_scaling: RopeScaling | None = None
     norm_epsilon: float = 1e-5
     tie_embeddings: bool = False
@@ -60,7 +59,15 @@ class Shape(Model):
     attention_dropout: float = 0.0
     add_bias_linear: bool = False
     init_method_std: float = 0.02
-    lr: float = 3e-4
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        heads, groups = self.num_attention_heads, self.num_query_groups
+        if self.hidden_size % heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is no multiple of num_attention_heads {heads}")
+        if heads % groups:
+            raise ValueError(f"num_attention_heads {heads} is no multiple of num_query_groups {groups}")
+        return self
 
     @property
     def head_size(self) -> int:
@@ -83,7 +90,7 @@ class Shape(Model):
         return v * h * (1 if self.tie_embeddings else 2) + positions + layers + norm
 
 
-def _llama(sizes: tuple[int, int, int, int, int], vocab: int, positions: int, base: float, lr: float) -> Shape:
+def _llama(sizes: tuple[int, int, int, int, int], vocab: int, positions: int, base: float) -> Shape:
     layers, hidden, ffn, heads, groups = sizes
     return Shape(
         family="llama",
@@ -95,7 +102,6 @@ def _llama(sizes: tuple[int, int, int, int, int], vocab: int, positions: int, ba
         vocab_size=vocab,
         max_position_embeddings=positions,
         rotary_base=base,
-        lr=lr,
     )
 
 
@@ -108,7 +114,7 @@ def _llama31(shape: Shape, factor: float = 8.0, tied: bool = False) -> Shape:
     return shape.model_copy(update=changed)
 
 
-def _gpt(layers: int, hidden: int, heads: int, lr: float, std: float = 0.02) -> Shape:
+def _gpt(layers: int, hidden: int, heads: int, std: float = 0.02) -> Shape:
     return Shape(
         family="gpt",
         num_layers=layers,
@@ -121,42 +127,68 @@ def _gpt(layers: int, hidden: int, heads: int, lr: float, std: float = 0.02) -> 
         tie_embeddings=True,
         add_bias_linear=True,
         init_method_std=std,
-        lr=lr,
     )
 
 
-_LLAMA3_8B = _llama((32, 4096, 14336, 32, 8), 128256, 8192, 500000.0, 3e-4)
-_LLAMA3_70B = _llama((80, 8192, 28672, 64, 8), 128256, 8192, 500000.0, 1.5e-4)
+_LLAMA3_8B = _llama((32, 4096, 14336, 32, 8), 128256, 8192, 500000.0)
+_LLAMA3_70B = _llama((80, 8192, 28672, 64, 8), 128256, 8192, 500000.0)
 
 PRESETS: dict[str, Shape] = {
-    "llama2-7b": _llama((32, 4096, 11008, 32, 32), 32000, 4096, 10000.0, 3e-4),
-    "llama2-13b": _llama((40, 5120, 13824, 40, 40), 32000, 4096, 10000.0, 3e-4),
-    "llama2-70b": _llama((80, 8192, 28672, 64, 8), 32000, 4096, 10000.0, 1.5e-4),
+    "llama2-7b": _llama((32, 4096, 11008, 32, 32), 32000, 4096, 10000.0),
+    "llama2-13b": _llama((40, 5120, 13824, 40, 40), 32000, 4096, 10000.0),
+    "llama2-70b": _llama((80, 8192, 28672, 64, 8), 32000, 4096, 10000.0),
     "llama3-8b": _LLAMA3_8B,
     "llama3-70b": _LLAMA3_70B,
     "llama3.1-8b": _llama31(_LLAMA3_8B),
     "llama3.1-70b": _llama31(_LLAMA3_70B),
-    "llama3.1-405b": _llama31(_llama((126, 16384, 53248, 128, 8), 128256, 8192, 500000.0, 8e-5)),
-    "llama3.2-1b": _llama31(_llama((16, 2048, 8192, 32, 8), 128256, 8192, 500000.0, 3e-4), 32.0, tied=True),
-    "llama3.2-3b": _llama31(_llama((28, 3072, 8192, 24, 8), 128256, 8192, 500000.0, 3e-4), 32.0, tied=True),
-    "gpt3-125m": _gpt(12, 768, 12, 6e-4),
-    "gpt3-350m": _gpt(24, 1024, 16, 3e-4),
-    "gpt3-760m": _gpt(24, 1536, 16, 2.5e-4),
-    "gpt3-1.3b": _gpt(24, 2048, 16, 2e-4),
-    "gpt3-2.7b": _gpt(32, 2560, 32, 1.6e-4),
-    "gpt3-6.7b": _gpt(32, 4096, 32, 1.2e-4),
-    "gpt3-13b": _gpt(40, 5120, 40, 1e-4),
-    "gpt3-175b": _gpt(96, 12288, 96, 0.6e-4),
-    "gpt-1.7b": _gpt(24, 2304, 24, 2e-4, 0.006),
-    "gpt-3.6b": _gpt(30, 3072, 32, 1.6e-4, 0.006),
-    "gpt-7.5b": _gpt(36, 4096, 32, 1.2e-4, 0.006),
-    "gpt-18.4b": _gpt(40, 6144, 48, 1e-4, 0.006),
-    "gpt-39.1b": _gpt(48, 8192, 64, 6e-5, 0.006),
-    "gpt-76.1b": _gpt(60, 10240, 80, 6e-5, 0.006),
-    "gpt-145.6b": _gpt(80, 12288, 96, 6e-5, 0.006),
-    "gpt-310.1b": _gpt(96, 16384, 128, 6e-5, 0.006),
+    "llama3.1-405b": _llama31(_llama((126, 16384, 53248, 128, 8), 128256, 8192, 500000.0)),
+    "llama3.2-1b": _llama31(_llama((16, 2048, 8192, 32, 8), 128256, 8192, 500000.0), 32.0, tied=True),
+    "llama3.2-3b": _llama31(_llama((28, 3072, 8192, 24, 8), 128256, 8192, 500000.0), 32.0, tied=True),
+    "gpt3-125m": _gpt(12, 768, 12),
+    "gpt3-350m": _gpt(24, 1024, 16),
+    "gpt3-760m": _gpt(24, 1536, 16),
+    "gpt3-1.3b": _gpt(24, 2048, 16),
+    "gpt3-2.7b": _gpt(32, 2560, 32),
+    "gpt3-6.7b": _gpt(32, 4096, 32),
+    "gpt3-13b": _gpt(40, 5120, 40),
+    "gpt3-175b": _gpt(96, 12288, 96),
+    "gpt-1.7b": _gpt(24, 2304, 24, 0.006),
+    "gpt-3.6b": _gpt(30, 3072, 32, 0.006),
+    "gpt-7.5b": _gpt(36, 4096, 32, 0.006),
+    "gpt-18.4b": _gpt(40, 6144, 48, 0.006),
+    "gpt-39.1b": _gpt(48, 8192, 64, 0.006),
+    "gpt-76.1b": _gpt(60, 10240, 80, 0.006),
+    "gpt-145.6b": _gpt(80, 12288, 96, 0.006),
+    "gpt-310.1b": _gpt(96, 16384, 128, 0.006),
 }
 """Name -> shape. A family and a size, parted by a dash."""
+
+LEARNING_RATES: dict[str, float] = {
+    "llama2-70b": 1.5e-4,
+    "llama3-70b": 1.5e-4,
+    "llama3.1-70b": 1.5e-4,
+    "llama3.1-405b": 8e-5,
+    "gpt3-125m": 6e-4,
+    "gpt3-350m": 3e-4,
+    "gpt3-760m": 2.5e-4,
+    "gpt3-1.3b": 2e-4,
+    "gpt3-2.7b": 1.6e-4,
+    "gpt3-6.7b": 1.2e-4,
+    "gpt3-13b": 1e-4,
+    "gpt3-175b": 0.6e-4,
+    "gpt-1.7b": 2e-4,
+    "gpt-3.6b": 1.6e-4,
+    "gpt-7.5b": 1.2e-4,
+    "gpt-18.4b": 1e-4,
+    "gpt-39.1b": 6e-5,
+    "gpt-76.1b": 6e-5,
+    "gpt-145.6b": 6e-5,
+    "gpt-310.1b": 6e-5,
+}
+"""Peak learning rates of the published trainings, from the papers above; of the others it is `LEARNING_RATE`."""
+
+LEARNING_RATE = 3e-4
+"""Of Llama 2 7B and 13B, and Llama 3 8B."""
 
 ALIASES = {
     "llama3-1b": "llama3.2-1b",

@@ -20,7 +20,7 @@ from dataprep.specs import parse_settings
 from dataprep.train.compat import differences, script_numbers
 from dataprep.train.datasets import parse_data_path, read_parts
 from dataprep.train.job import Data, Job, Launch, Parallel, Training
-from dataprep.train.presets import Shape, find_preset
+from dataprep.train.presets import LEARNING_RATE, LEARNING_RATES, Shape, find_preset
 from dataprep.train.profiles import find_profile
 from dataprep.train.variables import is_variable, take
 from dataprep.train.vocabulary import find_vocabulary
@@ -158,15 +158,16 @@ def _merged(*some: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]
 def _model(
     asked: Asked, ask: dict[str, Any], changes: dict[str, Any]
 ) -> tuple[str, Shape, dict[str, Any], tuple[str, ...]]:
-    """Its name, its shape, a schedule by ``--compat``, and what is to be said of that."""
+    """Its name, its shape, what of the schedule goes with it, and what is to be said of ``--compat``."""
     name = asked.model or ask.get("model")
     if name is None:
         raise SpecError("give a --model, as llama3.1-8b or gpt3-125m; --set model.num_layers=N and so on change it")
     name, preset = find_preset(name, ask.get("size"))
-    schedule: dict[str, Any] = {}
+    schedule: dict[str, Any] = {"lr": LEARNING_RATES.get(name, LEARNING_RATE)}
     shape, notes = preset, []
     if asked.compat is not None:
-        fields, schedule = script_numbers(asked.compat, name, preset)
+        fields, numbers = script_numbers(asked.compat, name, preset)
+        schedule |= numbers
         shape = preset.model_copy(update=fields)
         notes = [f"COMPAT {asked.compat}: {name} is trained with {text}" for text in differences(preset, shape)]
         notes = notes or [f"COMPAT {asked.compat}: its schedule, on the shape of {name}, which that script has right"]
@@ -238,7 +239,6 @@ def _training(
     iterations = _iterations(wanted, batch, sequence) or given.get("train_iters")
     iterations = iterations or _one_epoch(given, data, batch * sequence)
     given["train_iters"] = iterations
-    given.setdefault("lr", shape.lr)
     given.setdefault("min_lr", float(f"{given['lr'] / 10:.6g}"))
     given.setdefault("lr_warmup_iters", min(2000, iterations // 100))
     given.setdefault("lr_decay_iters", iterations)

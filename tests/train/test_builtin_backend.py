@@ -25,7 +25,7 @@ def test_settings_of_a_job(make_job, dataset):
     assert program.arguments == (f"{job.output}/settings.json",)
     settings = Settings.from_json(json.loads(program.files["settings.json"]), "settings.json")
     assert settings.data == ((dataset, 1.0),)
-    assert (settings.shape.family, settings.shape.vocab_size, settings.shape.hidden_size) == ("gpt2", 8192, 64)
+    assert settings.shape == job.shape.model_copy(update={"vocab_size": 8192})
     assert (settings.seq_length, settings.train_iters, settings.parallel) == (128, 7, "fsdp2")
     assert settings.activation_checkpointing
     assert settings.lr == job.train.lr
@@ -33,7 +33,7 @@ def test_settings_of_a_job(make_job, dataset):
 
 def test_a_llama(make_job):
     shape = json.loads(render(make_job(backend="torch", model="llama3.2-1b")).files["settings.json"])["shape"]
-    assert (shape["rope_scaling"], shape["num_query_groups"], shape["tie_embeddings"]) == (32.0, 8, True)
+    assert (shape["rope_scaling"]["factor"], shape["num_query_groups"], shape["tie_embeddings"]) == (32.0, 8, True)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_llama(make_job):
         ({"settings": ["train.precision=fp8"]}, "does not do fp8"),
         ({"settings": ["train.optimizer=sgd"]}, "optimizer=sgd"),
         ({"settings": ["argument.x=1"]}, "has no further flags"),
-        ({"settings": ["model.hidden_dropout=0.1"]}, "dropout"),
+        ({"settings": ["model.hidden_dropout=0.1"]}, "there is no dropout here"),
         ({"words": ("MBS=1",)}, "mock data"),
         ({"options": {"train": {"seq_length": 4096}}}, "seq_length 4096 is more than max_position_embeddings 2048"),
     ],

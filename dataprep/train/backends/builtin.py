@@ -54,7 +54,6 @@ def _refused(job: Job) -> Iterator[tuple[bool, str]]:
     yield job.data.is_mock, "mock data"
     yield bool(job.data.own), "--valid and --test"
     yield bool(job.arguments), f"--set argument.{next(iter(job.arguments), '')}: it has no further flags"
-    yield job.shape.hidden_dropout > 0 or job.shape.attention_dropout > 0, "dropout"
 
 
 def _settings(job: Job) -> Settings:
@@ -62,20 +61,7 @@ def _settings(job: Job) -> Settings:
     value = {
         "data": [[part.prefix, part.weight] for part in job.data.parts],
         "tokenizer": job.tokenizer_path or None,
-        "shape": {
-            "family": "llama" if shape.family == "llama" else "gpt2",
-            "num_layers": shape.num_layers,
-            "hidden_size": shape.hidden_size,
-            "ffn_hidden_size": shape.ffn_hidden_size,
-            "num_attention_heads": shape.num_attention_heads,
-            "num_query_groups": shape.num_query_groups if shape.family == "llama" else None,
-            "vocab_size": job.padded_vocab_size,
-            "max_position_embeddings": shape.max_position_embeddings,
-            "rotary_base": shape.rotary_base or 10000.0,
-            "rope_scaling": shape.rope_scaling.factor if shape.rope_scaling else None,
-            "norm_epsilon": shape.norm_epsilon,
-            "tie_embeddings": shape.tie_embeddings,
-        },
+        "shape": shape.to_json() | {"vocab_size": job.padded_vocab_size},
         "parallel": "fsdp2" if job.parallel.fsdp else "ddp",
         "precision": train.precision,
         "activation_checkpointing": train.recompute != "none",

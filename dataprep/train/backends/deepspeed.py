@@ -85,7 +85,7 @@ def check(job: Job) -> None:
         "it has no file of sequences per prefix: leave train.sequences out": train.sequences,
         "it has no stretched rotary positions, so that Llama 3.1 and 3.2 would be trained with those of Llama 3: take "
         "--model llama3-8b or another without, or --backend megatron": job.shape.rope_scaling is not None,
-        "its rotary base is a whole number": (job.shape.rotary_base or 0.0) % 1 != 0,
+        "its rotary base is a whole number": job.shape.rotary_base % 1 != 0,
         "it knows no schedule WSD: take cosine, linear or constant": train.lr_decay_style == "WSD",
         f"its checkpoints are DeepSpeed's own, never {train.ckpt_format}": train.ckpt_format not in (None, "torch"),
     }
@@ -165,7 +165,7 @@ def _model(job: Job) -> Iterator[Flag]:
     yield "hidden-dropout", shape.hidden_dropout
     if shape.family == "llama":
         yield "use-rotary-position-embeddings", None
-        yield "rotary-position-embeddings-theta", int(shape.rotary_base or 10000)
+        yield "rotary-position-embeddings-theta", int(shape.rotary_base)
         yield "normalization", "rmsnorm"
         yield "swiglu", None
     if not shape.add_bias_linear:

@@ -99,7 +99,7 @@ def _model(job: Job, profile: Profile) -> Iterator[Flag]:
     yield "hidden-dropout", shape.hidden_dropout
     if shape.family == "llama":
         yield "position-embedding-type", "rope"
-        yield "rotary-base", int(shape.rotary_base or 10000)
+        yield "rotary-base", int(shape.rotary_base)
         yield "rotary-percent", 1.0
         yield from _scaled(job)
         yield "normalization", "RMSNorm"

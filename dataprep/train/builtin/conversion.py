@@ -31,7 +31,7 @@ from dataprep.specs import TokenizerIdentity
 from dataprep.storage import MARK, explain, make_folder
 from dataprep.train.builtin.checkpoints import alone, complete, training_of
 from dataprep.train.builtin.model import build, shape_of
-from dataprep.train.builtin.settings import Shape
+from dataprep.train.presets import Shape
 
 transformers.utils.logging.disable_progress_bar()
 

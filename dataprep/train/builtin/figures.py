@@ -17,7 +17,8 @@ from dataprep.storage import AtomicFile, append_line
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dataprep.train.builtin.settings import Settings, Shape
+    from dataprep.train.builtin.settings import Settings
+    from dataprep.train.presets import Shape
 
 PEAKS = {
     "B200": 2250e12,  # NVIDIA DGX B200 data sheet: 36 PFLOPS with sparsity for 8
@@ -51,7 +52,7 @@ def flops_per_token(num_parameters: int, shape: Shape, seq_length: int) -> float
         seq_length: of the training.
     """
     looked_up = 0 if shape.tie_embeddings else shape.vocab_size * shape.hidden_size
-    looked_up += shape.max_position_embeddings * shape.hidden_size if shape.family == "gpt2" else 0
+    looked_up += shape.max_position_embeddings * shape.hidden_size if shape.family == "gpt" else 0
     return 6.0 * (num_parameters - looked_up) + 12.0 * shape.num_layers * shape.hidden_size * seq_length
 
 

@@ -18,19 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from dataprep.errors import SpecError
-from dataprep.train.builtin.settings import Shape
+from dataprep.train.presets import RopeScaling, Shape
 
 if TYPE_CHECKING:
     from dataprep.train.builtin.ranks import Ranks
     from dataprep.train.builtin.settings import Settings
-
-LLAMA_SCALING = {
-    "rope_type": "llama3",
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
-"""Of Llama 3.1, see `Shape.rope_scaling`."""
 
 
 def config_of(shape: Shape, bos_id: int | None = None, eod_id: int | None = None) -> Any:
@@ -38,11 +30,12 @@ def config_of(shape: Shape, bos_id: int | None = None, eod_id: int | None = None
     fields: dict[str, Any] = {
         "vocab_size": shape.vocab_size,
         "tie_word_embeddings": shape.tie_embeddings,
+        "initializer_range": shape.init_method_std,
         "bos_token_id": bos_id,
         "eos_token_id": eod_id,
         "use_cache": False,
     }
-    if shape.family == "gpt2":
+    if shape.family == "gpt":
         return GPT2Config(
             n_layer=shape.num_layers,
             n_embd=shape.hidden_size,
@@ -53,16 +46,22 @@ def config_of(shape: Shape, bos_id: int | None = None, eod_id: int | None = None
             **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
             **fields,
         )
-    scaling = {} if shape.rope_scaling is None else {"factor": shape.rope_scaling, **LLAMA_SCALING}
+    scaling = {} if shape.rope_scaling is None else shape.rope_scaling.to_json()
     return LlamaConfig(
         num_hidden_layers=shape.num_layers,
         hidden_size=shape.hidden_size,
         intermediate_size=shape.ffn_hidden_size,
         num_attention_heads=shape.num_attention_heads,
-        num_key_value_heads=shape.num_query_groups or shape.num_attention_heads,
+        num_key_value_heads=shape.num_query_groups,
         max_position_embeddings=shape.max_position_embeddings,
         rms_norm_eps=shape.norm_epsilon,
-        rope_parameters={"rope_type": "default", "rope_theta": shape.rotary_base, **scaling},
+        rope_parameters={
+            "rope_type": "llama3" if scaling else "default",
+            "rope_theta": shape.rotary_base,
+            **scaling,
+        },
+        attention_bias=shape.add_bias_linear,
+        mlp_bias=shape.add_bias_linear,
         **fields,
     )
 
@@ -78,27 +77,35 @@ def shape_of(config: Any) -> Shape:
         raise SpecError(f"a model of type {config.model_type}: expected llama or gpt2")
     rope = {} if gpt2 else dict(config.rope_parameters)
     shape = Shape(
-        family="gpt2" if gpt2 else "llama",
+        family="gpt" if gpt2 else "llama",
         num_layers=config.num_hidden_layers,
         hidden_size=config.hidden_size,
         ffn_hidden_size=(config.n_inner or 4 * config.n_embd) if gpt2 else config.intermediate_size,
         num_attention_heads=config.num_attention_heads,
-        num_query_groups=None if gpt2 else config.num_key_value_heads,
+        num_query_groups=config.num_attention_heads if gpt2 else config.num_key_value_heads,
         vocab_size=config.vocab_size,
         max_position_embeddings=config.max_position_embeddings,
         rotary_base=float(rope.get("rope_theta", 10000.0)),
-        rope_scaling=float(rope["factor"]) if "factor" in rope else None,
+        rope_scaling=_scaling_of(rope),
         norm_epsilon=config.layer_norm_epsilon if gpt2 else config.rms_norm_eps,
         tie_embeddings=config.tie_word_embeddings,
+        add_bias_linear=gpt2 or config.mlp_bias,
+        init_method_std=config.initializer_range,
     )
     same = config_of(shape)
-    names = ["activation_function"] if gpt2 else ["hidden_act", "attention_bias", "mlp_bias", "head_dim"]
+    names = ["activation_function"] if gpt2 else ["hidden_act", "attention_bias", "head_dim"]
     differing = [name for name in names if getattr(config, name) != getattr(same, name)]
     if not gpt2 and dict(same.rope_parameters) != rope:
         differing.append("rope_parameters")
     if differing:
         raise SpecError(f"a {config.model_type} model of another {' and '.join(differing)} than the trainer's")
     return shape
+
+
+def _scaling_of(rope: dict[str, Any]) -> RopeScaling | None:
+    if "factor" not in rope:
+        return None
+    return RopeScaling(**{name: rope[name] for name in RopeScaling.model_fields if name in rope})
 
 
 def build(shape: Shape, seed: int, bos_id: int | None = None, eod_id: int | None = None) -> Any:

@@ -12,47 +12,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from dataprep.samples import SEED, SPLIT, parse_split
 from dataprep.specs import Model
-
-
-class Shape(Model):
-    """The model, initialised at random.
-
-    Attributes:
-        family: ``llama`` (rotary positions, RMSNorm, SwiGLU, no biases) or ``gpt2`` (learned positions, LayerNorm,
-            GELU, biases).
-        ffn_hidden_size: inner size of the MLP; of SwiGLU, that of each of its two halves.
-        num_query_groups: heads of keys and values; None: as many as `num_attention_heads`.
-        vocab_size: rows of the embedding, padded or not.
-        rotary_base: of llama only.
-        rope_scaling: of llama only: Megatron's ``--rope-scaling-factor`` with ``--use-rope-scaling``, Llama 3.1's 8,
-            Llama 3.2's 32; low and high frequency factors are 1 and 4, and the original context 8192, as Megatron has
-            them (megatron/core/models/common/embeddings/rotary_pos_embedding.py). None: no scaling.
-        tie_embeddings: one matrix for input and output: no ``--untie-embeddings-and-output-weights``.
-    """
-
-    family: Literal["llama", "gpt2"]
-    num_layers: PositiveInt
-    hidden_size: PositiveInt
-    ffn_hidden_size: PositiveInt
-    num_attention_heads: PositiveInt
-    num_query_groups: PositiveInt | None = None
-    vocab_size: PositiveInt
-    max_position_embeddings: PositiveInt
-    rotary_base: PositiveFloat = 10000.0
-    rope_scaling: PositiveFloat | None = None
-    norm_epsilon: PositiveFloat = 1e-5
-    tie_embeddings: bool = False
-
-    @model_validator(mode="after")
-    def _divides(self) -> Self:
-        heads, groups = self.num_attention_heads, self.num_query_groups or self.num_attention_heads
-        if self.hidden_size % heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is no multiple of num_attention_heads {heads}")
-        if heads % groups:
-            raise ValueError(f"num_attention_heads {heads} is no multiple of num_query_groups {groups}")
-        if self.family == "gpt2" and (groups != heads or self.rope_scaling is not None):
-            raise ValueError("the family gpt2 has neither num_query_groups nor rope_scaling; leave them out")
-        return self
+from dataprep.train.presets import Shape
 
 
 class Settings(Model):
@@ -111,6 +71,13 @@ class Settings(Model):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         parse_split(self.split)
+        if self.shape.family == "gpt":
+            if self.shape.num_query_groups != self.shape.num_attention_heads or self.shape.rope_scaling is not None:
+                raise ValueError("the family gpt has neither grouped queries nor rope_scaling; leave them out")
+            if not self.shape.add_bias_linear:
+                raise ValueError("the family gpt has biases here: add_bias_linear has to be true")
+        if self.shape.hidden_dropout or self.shape.attention_dropout:
+            raise ValueError("there is no dropout here: hidden_dropout and attention_dropout have to be 0")
         if self.seq_length > self.shape.max_position_embeddings:
             most = self.shape.max_position_embeddings
             raise ValueError(f"seq_length {self.seq_length} is more than max_position_embeddings {most}")

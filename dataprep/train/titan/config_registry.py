@@ -202,7 +202,7 @@ def _model_spec(job: Job) -> Any:
     rope = ComplexRoPE.Config(
         dim=shape.head_size,
         max_context_length=max(shape.max_position_embeddings, job.train.seq_length),
-        theta=shape.rotary_base or 10000.0,
+        theta=shape.rotary_base,
         scaling="llama" if scaling else "none",
         **(scaling.model_dump(exclude={"factor"}) | {"scaling_factor": scaling.factor} if scaling else {}),
     )

@@ -9,7 +9,7 @@ import pytest
 
 from dataprep.specs import TokenizerIdentity
 from dataprep.train.job import Data, Job, Launch, Parallel, Part, Training
-from dataprep.train.presets import Shape, find_preset
+from dataprep.train.presets import LEARNING_RATE, LEARNING_RATES, Shape, find_preset
 
 
 def _part(prefix: str, weight: float = 1.0, tokens: int = 1_000_000, documents: int = 1000) -> Part:
@@ -47,7 +47,7 @@ def make_job() -> Callable[..., Job]:
             "tokenizer_type": "HuggingFaceTokenizer",
             "tokenizer_path": "/shared/tokenizers/t",
             "data": Data(parts=(_part("/shared/data/corpus_text_document"),)),
-            "train": _training(shape, changes.pop("train", {})),
+            "train": _training(name, changes.pop("train", {})),
             "parallel": Parallel(**changes.pop("parallel", {})),
             "launch": Launch(**changes.pop("launch", {})),
             "output": f"/shared/runs/{name}-corpus",
@@ -57,14 +57,14 @@ def make_job() -> Callable[..., Job]:
     return make
 
 
-def _training(shape: Shape, changes: dict[str, Any]) -> Training:
+def _training(name: str, changes: dict[str, Any]) -> Training:
     given = {
         "seq_length": 2048,
         "micro_batch_size": 2,
         "global_batch_size": 256,
         "train_iters": 1000,
-        "lr": shape.lr,
-        "min_lr": shape.lr / 10,
+        "lr": LEARNING_RATES.get(name, LEARNING_RATE),
+        "min_lr": LEARNING_RATES.get(name, LEARNING_RATE) / 10,
         "lr_warmup_iters": 10,
         "lr_decay_iters": 1000,
         "save": "/shared/runs/job/checkpoints",

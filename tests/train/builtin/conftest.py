@@ -55,6 +55,8 @@ def settings(prefix: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[
             "vocab_size": 8192,
             "max_position_embeddings": 64,
             "tie_embeddings": False,
+            "add_bias_linear": False,
+            "hidden_dropout": 0.0,
         }
         value = {
             "data": [[prefix, 1.0]],

@@ -45,11 +45,12 @@ def copied(output):
 @pytest.fixture(scope="module")
 def on_two_ranks(settings, start, straight, copied):
     """Trainings on two ranks: DDP, FSDP2, and FSDP2 with other micro batches that goes on from one rank."""
+    gpt = {"family": "gpt", "num_query_groups": 4, "tie_embeddings": True, "add_bias_linear": True}
     paths = {
         "ddp": settings(),
         "fsdp2": settings(parallel="fsdp2"),
         "resumed": copied(straight, settings(parallel="fsdp2", micro_batch_size=4), 4),
-        "gpt2": settings(family="gpt2", num_query_groups=None, tie_embeddings=True, parallel="fsdp2", train_iters=4),
+        "gpt2": settings(**gpt, parallel="fsdp2", train_iters=4),
     }
     running = start(*paths.values())
     _, said = running.communicate(timeout=200)
