@@ -246,8 +246,8 @@ class SampleOrder:
     def __init__(self, index: Index, sampling: Sampling, watcher: Watcher | None = None) -> None:
         watcher = watcher or Silent()
         self._sampling, self._name = sampling, index.path.with_suffix("")
-        start, stop = self._range(index)
-        self._start, self._lengths = start, self._read(index, start, stop)
+        start, stop = part_range(index, sampling.split, sampling.part)
+        self._start, self._lengths = start, read_lengths(index, start, stop)
         plan = self._plan(start, stop)
         self.num_epochs = plan.num_epochs
         state = np.random.RandomState(sampling.seed)
@@ -286,30 +286,6 @@ class SampleOrder:
         found: Int64s = np.stack([sequences, starts, stops - starts], axis=1)
         return found[stops > starts]
 
-    def _range(self, index: Index) -> tuple[int, int]:
-        """The sequences of the part; all parts have to hold tokens, or Megatron hangs."""
-        sampling, count = self._sampling, len(index.sequence_lengths)
-        if count > INT32:
-            raise SpecError(f"{self._name}: {count} sequences; Megatron counts them in int32, up to {INT32}")
-        ranges = split_ranges(sampling.split, count)
-        for part, (start, stop) in ranges.items():
-            if not any(int(lengths.max(initial=0)) > 0 for lengths in _chunks(index, start, stop)):
-                raise SpecError(
-                    f"{self._name}: the split {sampling.split!r} leaves no tokens to {part} ({stop - start} of {count} "
-                    "sequences), and Megatron hangs while it builds its index; choose another --split, as 1,0,0"
-                )
-        if sampling.part not in ranges:
-            raise SpecError(f"the split {sampling.split!r} has no {sampling.part}")
-        return ranges[sampling.part]
-
-    def _read(self, index: Index, start: int, stop: int) -> npt.NDArray[np.int32]:
-        lengths = np.empty(stop - start, np.int32)
-        for number, piece in enumerate(_chunks(index, start, stop)):
-            if int(piece.min()) < 0:
-                raise FormatError(f"{self._name}: a length of {piece.min()}; run: dataprep verify {self._name}")
-            lengths[number * CHUNK : number * CHUNK + len(piece)] = piece
-        return lengths
-
     def _plan(self, start: int, stop: int) -> Plan:
         size, tokens = self._sampling.seq_length, int(self._lengths.sum(dtype=np.int64))
         plan = plan_samples((start, stop), tokens, size, self._sampling.num_samples)
@@ -343,6 +319,42 @@ class SampleOrder:
             lengths = self._lengths[self.document_index[place : place + CHUNK] - plan.start]
             yield lengths
             watcher(Progress(source_bytes=len(lengths)))
+
+
+def part_range(index: Index, split: str, part: SplitPart) -> tuple[int, int]:
+    """The sequences [start, stop) of a part of a pair; all parts have to hold tokens, or Megatron hangs.
+
+    Raises:
+        SpecError: one holds none; the split has no such part; there are too many sequences.
+    """
+    name, count = index.path.with_suffix(""), len(index.sequence_lengths)
+    if count > INT32:
+        raise SpecError(f"{name}: {count} sequences; Megatron counts them in int32, up to {INT32}")
+    ranges = split_ranges(split, count)
+    for each, (start, stop) in ranges.items():
+        if not any(int(lengths.max(initial=0)) > 0 for lengths in _chunks(index, start, stop)):
+            raise SpecError(
+                f"{name}: the split {split!r} leaves no tokens to {each} ({stop - start} of {count} "
+                "sequences), and Megatron hangs while it builds its index; choose another --split, as 1,0,0"
+            )
+    if part not in ranges:
+        raise SpecError(f"the split {split!r} has no {part}")
+    return ranges[part]
+
+
+def read_lengths(index: Index, start: int, stop: int) -> npt.NDArray[np.int32]:
+    """int32[stop - start], the tokens of sequences [start, stop).
+
+    Raises:
+        FormatError: one is below 0.
+    """
+    lengths = np.empty(stop - start, np.int32)
+    for number, piece in enumerate(_chunks(index, start, stop)):
+        if int(piece.min()) < 0:
+            name = index.path.with_suffix("")
+            raise FormatError(f"{name}: a length of {piece.min()}; run: dataprep verify {name}")
+        lengths[number * CHUNK : number * CHUNK + len(piece)] = piece
+    return lengths
 
 
 def _chunks(index: Index, start: int, stop: int) -> Iterator[npt.NDArray[np.int32]]:

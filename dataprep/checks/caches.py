@@ -8,7 +8,7 @@
     <md5>-GPTDataset-<split>-shuffle_index.npy    uint32[k]
 
 So a pair that is written again under its old path is read through the old arrays. Whether they fit is computed, not
-guessed by dates, see `orders`.
+guessed by dates, see `orders`; what they cannot tell, a stamp does where there is one, see `stamps`.
 Source: Megatron-LM d98e8a64, megatron/core/datasets/gpt_dataset.py.
 """
 
@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 from dataprep.checks.npy import NpyArray, open_npy
 from dataprep.checks.orders import misfit
 from dataprep.checks.report import Place
+from dataprep.checks.stamps import content_change, read_stamp, stamp_of
 from dataprep.errors import SpecError
-from dataprep.indexed import Index, idx_path
+from dataprep.indexed import Index, bin_path, idx_path
 
 if TYPE_CHECKING:
     from dataprep.checks.report import Report
@@ -121,7 +122,8 @@ def _bad(code: str, description: Path, message: str) -> BadCache:
     arrays = sorted(
         path for path in description.parent.iterdir() if path.name.startswith(f"{base}-") and path.suffix == ".npy"
     )
-    return BadCache(code, (description, *arrays), message)
+    stamp = [path for path in (stamp_of(description),) if path.exists()]
+    return BadCache(code, (description, *arrays, *stamp), message)
 
 
 def _check(prefix: Path, index: Index, path: Path, value: dict[str, Any]) -> BadCache | None:
@@ -143,7 +145,15 @@ def _check(prefix: Path, index: Index, path: Path, value: dict[str, Any]) -> Bad
         return None
     old = "it is older than the .idx" if path.stat().st_mtime_ns < idx_path(prefix).stat().st_mtime_ns else None
     try:
-        message = misfit(index, arrays, value, old) if columns else old
+        message = (misfit(index, arrays, value, old) if columns else old) or _other_content(prefix, path)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         return _bad("cache-damaged", path, f"the description is not one of Megatron's: {error!r}")
     return _bad("cache-stale", path, message) if message else None
+
+
+def _other_content(prefix: Path, description: Path) -> str | None:
+    """What the arrays cannot tell: that the tokens are others, where who built the cache left word of them."""
+    stamp = read_stamp(stamp_of(description))
+    if stamp is None or not bin_path(prefix).exists():  # that it is missing, others say
+        return None
+    return content_change(prefix, stamp)
