@@ -15,6 +15,7 @@
     inspect        counts, lengths, frequent tokens, repeated documents
     decode         one document as text
     training_sample  one sample as Megatron trains on it, and `Sampling`, what decides which that is
+    cache          Megatron's index caches of a training (`CacheSpec`), built before it
     where          the source file and record of a document, or of those in a sample
     DataprepError  every error that is meant for a person; its kinds are in `dataprep.errors`
 
@@ -27,6 +28,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dataprep.caching import CacheSpec, cache
     from dataprep.checks.report import Expected
     from dataprep.compat.preprocess import preprocess
     from dataprep.differences import diff
@@ -46,10 +48,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "CacheSpec",
     "DataprepError",
     "Expected",
     "Sampling",
     "Wanted",
+    "cache",
     "decode",
     "diff",
     "download",
@@ -69,10 +73,12 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CacheSpec": ("dataprep.caching", "CacheSpec"),
     "DataprepError": ("dataprep.errors", "DataprepError"),
     "Expected": ("dataprep.checks.report", "Expected"),
     "Sampling": ("dataprep.samples", "Sampling"),
     "Wanted": ("dataprep.repairs", "Wanted"),
+    "cache": ("dataprep.caching", "cache"),
     "decode": ("dataprep.inspection.excerpts", "decode"),
     "diff": ("dataprep.differences", "diff"),
     "download": ("dataprep.fetching", "download"),

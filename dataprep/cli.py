@@ -16,6 +16,7 @@ from typing import NoReturn
 import typer
 
 from dataprep.commands import (
+    cache,
     checkpoint,
     corpora,
     diff,
@@ -38,6 +39,7 @@ from dataprep.errors import DataprepError, Terminated, TimeIsUp
 
 __all__ = [
     "app",
+    "cache",
     "checkpoint",
     "corpora",
     "diff",

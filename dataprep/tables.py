@@ -140,6 +140,16 @@ def blend(value: dict[str, Any]) -> Iterable[str]:
         )
 
 
+def caches(values: list[dict[str, Any]]) -> Iterator[str]:
+    """What `dataprep.cache` gives: one line for each cache."""
+    for value in values:
+        epochs = value["num_epochs"]
+        often = "" if epochs is None else f" in {epochs} epochs" if epochs > 1 else " in one epoch"
+        whose = "the blend" if value["prefix"] is None else value["prefix"]
+        yield f"{value['state']:<8} {value['part']:<5} {value['num_samples']:>13,} samples{often} of {whose}"
+        yield f"         {value['path']}"
+
+
 def report(value: dict[str, Any]) -> Iterator[str]:
     """What `dataprep.verify` gives: a line for the pair, and below it each problem, what it does, what mends it."""
     facts = [f"{value['num_documents']:,} documents", f"{value['num_tokens']:,} tokens", value["dtype"] or "no dtype"]

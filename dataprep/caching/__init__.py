@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class CacheSpec:
     """What of a training decides its caches; the names are those of Megatron's flags.
 
     Attributes:
@@ -131,11 +131,11 @@ class Cache:
     path: str
 
 
-def cache(training: Training, watcher: Watcher | None = None) -> tuple[Cache, ...]:
+def cache(spec: CacheSpec, watcher: Watcher | None = None) -> tuple[Cache, ...]:
     """Build the index caches of a training, or prove those that are there.
 
     Args:
-        training: what decides them.
+        spec: what decides them.
         watcher: is told how it gets on.
 
     Returns:
@@ -147,40 +147,40 @@ def cache(training: Training, watcher: Watcher | None = None) -> tuple[Cache, ..
         OutputError: the cache's folder refuses.
     """
     watcher, found = watcher or Silent(), []
-    for prefix in training.prefixes:
+    for prefix in spec.prefixes:
         if prefix != prefix.strip() or not os.path.isfile(f"{prefix}.idx"):
             raise SpecError(f"{prefix}.idx: there is no such file; a prefix is spelled as the training spells it")
-    for part in training.parts:
+    for part in spec.parts:
         built = [
-            _cache_pair(training, part, prefix, wanted, watcher)
-            for prefix, wanted in zip(training.prefixes, training.asked(part), strict=True)
+            _cache_pair(spec, part, prefix, wanted, watcher)
+            for prefix, wanted in zip(spec.prefixes, spec.asked(part), strict=True)
         ]
         found += [result for _, result in built]
-        order = training.order(part, [result.num_samples for _, result in built])
-        if order is not None and training.data_cache_path is not None:
-            found.append(_cache_blend(training, [key for key, _ in built], found[-len(built) :], order, watcher))
+        order = spec.order(part, [result.num_samples for _, result in built])
+        if order is not None and spec.data_cache_path is not None:
+            found.append(_cache_blend(spec, [key for key, _ in built], found[-len(built) :], order, watcher))
     return tuple(found)
 
 
 def _cache_pair(
-    training: Training, part: SplitPart, prefix: str, wanted: int | None, watcher: Watcher
+    spec: CacheSpec, part: SplitPart, prefix: str, wanted: int | None, watcher: Watcher
 ) -> tuple[Key, Cache]:
     index = Index(idx_path(Path(prefix)))
-    span = part_range(index, "1", "train") if training.split is None else part_range(index, training.split, part)
-    arrays = PairArrays(index, span, training.seq_length, training.seed, wanted)
-    key = pair_key(prefix, wanted, part, training.seed, training.seq_length, training.split, training.tokenizer)
+    span = part_range(index, "1", "train") if spec.split is None else part_range(index, spec.split, part)
+    arrays = PairArrays(index, span, spec.seq_length, spec.seed, wanted)
+    key = pair_key(prefix, wanted, part, spec.seed, spec.seq_length, spec.split, spec.tokenizer)
     own = os.path.join(prefix, "cache", "GPTDataset_indices")
-    files = CacheFiles(key, Path(own if training.data_cache_path is None else training.data_cache_path), Path(prefix))
+    files = CacheFiles(key, Path(own if spec.data_cache_path is None else spec.data_cache_path), Path(prefix))
     watcher.stage(f"{part} of {os.path.basename(prefix)}", arrays.work)
     state = files.ensure(arrays, __version__, watcher)
     return key, Cache(part, prefix, arrays.num_samples, arrays.plan.num_epochs, state, str(files.description))
 
 
-def _cache_blend(training: Training, keys: list[Key], built: list[Cache], order: BlendOrder, watcher: Watcher) -> Cache:
+def _cache_blend(spec: CacheSpec, keys: list[Key], built: list[Cache], order: BlendOrder, watcher: Watcher) -> Cache:
     part, held = keys[0].part, [result.num_samples for result in built]
     arrays = BlendArrays(order, held)
-    size = None if training.num_samples[part] is None else len(order)
-    files = CacheFiles(blend_key(keys, order.weights, size), Path(training.data_cache_path or "."), None)
+    size = None if spec.num_samples[part] is None else len(order)
+    files = CacheFiles(blend_key(keys, order.weights, size), Path(spec.data_cache_path or "."), None)
     watcher.stage(f"{part} of the blend", arrays.work)
     state = files.ensure(arrays, __version__, watcher)
     return Cache(part, None, len(order), None, state, str(files.description))

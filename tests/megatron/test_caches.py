@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dataprep.caching import Training, cache
+from dataprep.caching import CacheSpec, cache
 from dataprep.indexed import CODES, Header, bin_path, idx_path, write_index
 from dataprep.samples import PARTS
 from dataprep.storage import AtomicFile
@@ -39,7 +39,7 @@ def folder(tmp_path_factory) -> Path:
     return folder
 
 
-def theirs(megatron, training: Training, path_to_cache: str | None) -> list:
+def theirs(megatron, training: CacheSpec, path_to_cache: str | None) -> list:
     """What Megatron builds, or loads, for the same."""
     blend = (list(training.prefixes), None if training.weights is None else list(training.weights))
     data: dict = {"blend": blend, "split": training.split}
@@ -90,10 +90,10 @@ GRID = [
 ]
 
 
-def training_of(folder: Path, setting: tuple, cache_path: Path | None, only: str | None = None) -> Training:
+def training_of(folder: Path, setting: tuple, cache_path: Path | None, only: str | None = None) -> CacheSpec:
     (names, weights), seq_length, seed, split, counts = setting
     samples = dict(zip(PARTS, counts, strict=True))
-    return Training(
+    return CacheSpec(
         prefixes=tuple(str(folder / name) for name in names),
         weights=weights,
         seq_length=seq_length,
