@@ -94,23 +94,26 @@ class PairArrays:
         # Megatron asks for the longest sequence, too, which is int32 anyway (helpers.py, `build_sample_idx`).
         dtype = np.dtype(np.int32 if len(documents) <= INT32 else np.int64)
         _write_header(files["sample_index"], dtype, (plan.num_samples + 1, 2))
-        for rows in sample_starts(self._ordered(documents, files["document_index"]), self._size, plan.num_samples):
+        ordered = self._ordered(documents, files["document_index"], watcher)
+        for rows in sample_starts(ordered, self._size, plan.num_samples):
             files["sample_index"].write(rows.astype(dtype))
             watcher(Progress(source_bytes=len(rows)))
-        watcher(Progress(source_bytes=plan.num_places))
         del documents
         samples = shuffled_samples(plan, state)
         _write_header(files["shuffle_index"], samples.dtype, (len(samples),))
         files["shuffle_index"].write(samples)
         watcher(Progress(source_bytes=2 * plan.num_samples))
 
-    def _ordered(self, documents: npt.NDArray[np.int32], file: AtomicFile) -> Iterator[npt.NDArray[np.int32]]:
+    def _ordered(
+        self, documents: npt.NDArray[np.int32], file: AtomicFile, watcher: Watcher
+    ) -> Iterator[npt.NDArray[np.int32]]:
         """The lengths in the order of the document index, which is written on the way."""
         lengths = read_lengths(self._index, self.plan.start, self.plan.stop)
         for place in range(0, len(documents), CHUNK):
             piece = documents[place : place + CHUNK]
             file.write(piece)
             yield lengths[piece - self.plan.start]
+            watcher(Progress(source_bytes=len(piece)))
 
 
 class BlendArrays:
