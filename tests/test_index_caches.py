@@ -6,6 +6,8 @@ Against Megatron itself: tests/megatron/test_caches.py.
 import contextlib
 import json
 import os
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -365,3 +367,31 @@ def test_memory_is_that_of_the_shuffled_arrays(workspace):
         tracemalloc.stop()
     assert result.num_epochs == epochs
     assert peak < 4 * sequences * (epochs + 2) + 100e6
+
+
+def test_the_command(pair, workspace):
+    write(workspace / "b", LENGTHS * 3)
+    (workspace / "args").write_text("0.3 a 0.7 b")
+    common = ["--seq-length", "16", "--samples", "500,none", "--split", "90,10", "--tokenizer-identifiers"]
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "dataprep", "-q", "cache", *arguments]
+        return subprocess.run(command, cwd=workspace, capture_output=True, text=True, timeout=60, check=False)
+
+    done = run("a", "b", *common, '{"class": "sample"}', "--cache", "shared", "--json")
+    values = json.loads(done.stdout)
+    assert [(v["part"], v["prefix"], v["state"]) for v in values] == [
+        (part, prefix, "built") for part in ("train", "valid") for prefix in ("a", "b", None)
+    ]
+    assert all((workspace / value["path"]).exists() for value in values)
+
+    done = run("--data-args-path", "args", *common[:2], "--samples", "500", *common[4:], values[0]["path"])
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[:3] for line in done.stdout.splitlines()[::2]] == [
+        ["built", "train", "241"],
+        ["built", "train", "362"],
+    ]
+
+    for wrong in (["a", "--data-args-path", "args"], [], ["a=1", "b=2"]):
+        done = run(*wrong, *common, '{"class": "sample"}')
+        assert (done.returncode, done.stdout, done.stderr[:7]) == (2, "", "error: ")

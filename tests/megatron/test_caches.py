@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dataprep.caching import CacheSpec, cache
+from dataprep.caching.identifiers import derive_identifiers
 from dataprep.indexed import CODES, Header, bin_path, idx_path, write_index
 from dataprep.samples import PARTS
 from dataprep.storage import AtomicFile
@@ -163,3 +164,43 @@ def test_a_cache_of_megatron_is_proven_and_kept(megatron, process_group, folder,
     assert {result.state for result in cache(ours)} == {"kept"}
     assert files(tmp_path) == before
     assert len(list(tmp_path.glob("*-dataprep.json"))) == 18
+
+
+# As megatron/training/arguments.py of core_v0.16.1 leaves them.
+DEFAULTS = {
+    "vocab_file": None,
+    "merge_file": None,
+    "vocab_size": None,
+    "tokenizer_metadata": None,
+    "tokenizer_special_tokens": None,
+    "tokenizer_sentencepiece_legacy": False,
+    "tokenizer_hf_use_fast": False,
+    "tokenizer_hf_include_special_tokens": False,
+    "trust_remote_code": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("bpe", "HuggingFaceTokenizer"),
+        ("spm", "Llama2Tokenizer"),
+        ("spm", "GPTSentencePieceTokenizer"),
+        ("pair", "GPT2BPETokenizer"),
+    ],
+)
+def test_identifiers_are_those_of_its_tokenizers(request, megatron, name, kind, monkeypatch):
+    pytest.importorskip("transformers")
+    from megatron.core.tokenizers.text import text_tokenizer
+    from megatron.core.tokenizers.text.utils.build_tokenizer import build_tokenizer
+
+    path = request.getfixturevalue(name).path
+    arguments, files = {**DEFAULTS, "tokenizer_type": kind}, None
+    if kind == "GPT2BPETokenizer":
+        files = (str(path / "vocab.json"), str(path / "merges.txt"))
+        arguments |= {"vocab_file": files[0], "merge_file": files[1]}
+        # it asks the hub for GPT-2's settings, whatever its files are
+        monkeypatch.setattr(text_tokenizer.MegatronTokenizerText, "_restore_model", lambda *_, **__: None)
+    model = str(path / "tokenizer.model") if name == "spm" else str(path)
+    found = build_tokenizer(SimpleNamespace(**arguments, tokenizer_model=model)).unique_identifiers
+    assert list(derive_identifiers("core-0.16", kind, model, files).items()) == list(found.items())
