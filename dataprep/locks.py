@@ -43,6 +43,9 @@ class Users:
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
         """Whether there is no other user; none comes while the block runs."""
+        if self._fd < 0:
+            yield True
+            return
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             alone = True

@@ -16,6 +16,7 @@ import pytest
 
 import dataprep
 from dataprep.caching import CacheSpec, cache
+from dataprep.caching.arrays import PairArrays
 from dataprep.caching.blends import parse_prefixes, read_data_args
 from dataprep.caching.identifiers import choose_identifiers, derive_identifiers, read_identifiers
 from dataprep.checks.report import Expected
@@ -184,6 +185,72 @@ def test_repair_takes_the_stamp_with_the_cache(pair):
     write(pair, LENGTHS[:-1])
     clear_caches(pair, folder)
     assert list(folder.iterdir()) == []
+
+
+def test_what_a_run_that_was_killed_left_goes_with_the_next(pair):
+    folder = pair / "cache" / "GPTDataset_indices"
+    (result,) = cache(spec(pair))
+    base = Path(result.path).name.removesuffix("description.txt")
+    for path in folder.iterdir():
+        path.unlink()
+    (folder / f"{base}sample_index.npy.tmp-1-ab").write_text("half")
+    (folder / f"{base}dataprep.lock").write_text("")
+    (folder / "0123-GPTDataset-train-sample_index.npy.tmp-1-ab").write_text("of another cache")
+    cache(spec(pair))
+    left = {path.name.removeprefix(base) for path in folder.iterdir()}
+    arrays = {"document_index.npy", "sample_index.npy", "shuffle_index.npy"}
+    others = {"0123-GPTDataset-train-sample_index.npy.tmp-1-ab"}
+    assert left == {"description.txt", "dataprep.json"} | arrays | others
+
+
+def test_a_pair_that_is_written_meanwhile(pair, monkeypatch):
+    real = PairArrays.write
+
+    def write_both(self, files, watcher):
+        real(self, files, watcher)
+        write(pair, LENGTHS[::-1])
+
+    monkeypatch.setattr(PairArrays, "write", write_both)
+    with pytest.raises(FormatError, match="was written while its caches were built"):
+        cache(spec(pair))
+    assert not list((pair / "cache" / "GPTDataset_indices").glob("*.npy*"))
+
+
+TEXT = "megatron.core.tokenizers.text.models.default_tokenizer.DefaultTokenizerText"
+
+
+@pytest.mark.parametrize(
+    ("profile", "kind", "expected"),
+    [
+        ("legacy", "HuggingFaceTokenizer", {"class": "_HuggingFaceTokenizer", "tokenizer_path": ["m"]}),
+        ("core-0.12", "HuggingFaceTokenizer", {"class": "_HuggingFaceTokenizer", "tokenizer_path": ["m"]}),
+        (
+            "core-0.9",
+            "Llama2Tokenizer",
+            {"class": "_Llama2Tokenizer", "tokenizer_path": ["m"], "vocab_extra_ids": "0"},
+        ),
+        ("legacy", "GPT2BPETokenizer", {"class": "_GPT2BPETokenizer", "tokenizer_path": ["v", "w"]}),
+        (
+            "core-0.15",
+            "HuggingFaceTokenizer",
+            {"class": TEXT, "tokenizer_path": "m", "vocab_file": "None", "merges_file": "None"},
+        ),
+        ("core-0.15", "Llama2Tokenizer", {"class": TEXT, "tokenizer_path": "m"}),
+        (
+            "core-0.15",
+            "GPT2BPETokenizer",
+            {"class": TEXT, "tokenizer_path": "GPT2BPETokenizer", "vocab_file": "v", "merges_file": "w"},
+        ),
+        (
+            "core-0.16",
+            "Llama2Tokenizer",
+            {"class": TEXT, "tokenizer_path": "m", "legacy": "False", "special_tokens": "None"},
+        ),
+    ],
+)
+def test_identifiers_of_each_version(profile, kind, expected):
+    files = ("v", "w") if kind == "GPT2BPETokenizer" else None
+    assert list(derive_identifiers(profile, kind, "m", files).items()) == list(expected.items())
 
 
 class Died(BaseException):
@@ -395,3 +462,14 @@ def test_the_command(pair, workspace):
     for wrong in (["a", "--data-args-path", "args"], [], ["a=1", "b=2"]):
         done = run(*wrong, *common, '{"class": "sample"}')
         assert (done.returncode, done.stdout, done.stderr[:7]) == (2, "", "error: ")
+
+
+def test_a_blend_that_draws_more_than_a_prefix_has(pair, workspace, monkeypatch):
+    """Megatron raises an IndexError there."""
+    write(workspace / "b", LENGTHS)
+    blend = spec([pair, workspace / "b"], (120,), (0.5, 0.5), workspace / "shared")
+    monkeypatch.setattr(CacheSpec, "asked", lambda *_: [None, None])
+    monkeypatch.setattr(CacheSpec, "order", lambda *_: BlendOrder([0.99, 0.01], 300))
+    with pytest.raises(SpecError, match="draws 298 samples from its prefix 0, which makes 120"):
+        cache(blend)
+    assert not list((workspace / "shared").glob("*Blended*"))

@@ -12,7 +12,7 @@ import pytest
 
 from dataprep import locks
 from dataprep.errors import BusyError, OutputError
-from dataprep.locks import hold
+from dataprep.locks import Users, hold
 
 
 def test_one_holder_at_a_time(workspace):
@@ -62,3 +62,9 @@ def test_a_lock_on_a_file_system_without_locks(workspace, monkeypatch):
     monkeypatch.setattr(locks.fcntl, "flock", refuse)
     with pytest.raises(OutputError, match=r"cannot lock .*No locks available"), hold(workspace / "lock"):
         pytest.fail("not held")
+
+
+def test_where_no_lock_file_can_be_made_nobody_else_is_known(tmp_path):
+    (tmp_path / "file").write_text("")
+    with Users(tmp_path / "file" / "lock") as users, users.alone() as alone:
+        assert alone

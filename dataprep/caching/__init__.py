@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataprep import __version__
 from dataprep.caching.arrays import BlendArrays, PairArrays
-from dataprep.caching.files import CacheFiles
+from dataprep.caching.files import CacheFiles, Content
 from dataprep.caching.keys import blend_key, pair_key
 from dataprep.errors import SpecError
 from dataprep.indexed import Index, idx_path
@@ -165,12 +165,13 @@ def cache(spec: CacheSpec, watcher: Watcher | None = None) -> tuple[Cache, ...]:
 def _cache_pair(
     spec: CacheSpec, part: SplitPart, prefix: str, wanted: int | None, watcher: Watcher
 ) -> tuple[Key, Cache]:
+    content = Content.of(Path(prefix))
     index = Index(idx_path(Path(prefix)))
     span = part_range(index, "1", "train") if spec.split is None else part_range(index, spec.split, part)
     arrays = PairArrays(index, span, spec.seq_length, spec.seed, wanted)
     key = pair_key(prefix, wanted, part, spec.seed, spec.seq_length, spec.split, spec.tokenizer)
     own = os.path.join(prefix, "cache", "GPTDataset_indices")
-    files = CacheFiles(key, Path(own if spec.data_cache_path is None else spec.data_cache_path), Path(prefix))
+    files = CacheFiles(key, Path(own if spec.data_cache_path is None else spec.data_cache_path), content)
     watcher.stage(f"{part} of {os.path.basename(prefix)}", arrays.work)
     state = files.ensure(arrays, __version__, watcher)
     return key, Cache(part, prefix, arrays.num_samples, arrays.plan.num_epochs, state, str(files.description))

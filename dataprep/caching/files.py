@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dataprep.caching.keys import ARRAYS
 from dataprep.checks.stamps import SCHEMA, content_change, pair_content, read_stamp, stamp_of
-from dataprep.storage import AtomicFile, checksum, explain, make_folder, write_json
+from dataprep.errors import FormatError
+from dataprep.locks import Users
+from dataprep.storage import MARK, AtomicFile, checksum, explain, make_folder, write_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,18 +32,36 @@ State = Literal["built", "kept", "replaced"]
 
 
 @dataclass(frozen=True, slots=True)
+class Content:
+    """What a pair was when it began to be read.
+
+    Attributes:
+        prefix: of the pair.
+        found: see `stamps.pair_content`.
+    """
+
+    prefix: Path
+    found: dict[str, Any]
+
+    @classmethod
+    def of(cls, prefix: Path) -> Content:
+        """Raises FormatError where a file cannot be read."""
+        return cls(prefix, pair_content(prefix))
+
+
+@dataclass(frozen=True, slots=True)
 class CacheFiles:
     """The files of one cache.
 
     Attributes:
         key: its name.
         folder: where Megatron looks for it.
-        prefix: of its pair, by whose content it is stamped; None: of a blend.
+        content: of its pair, from before it was read; None: of a blend.
     """
 
     key: Key
     folder: Path
-    prefix: Path | None
+    content: Content | None
 
     @property
     def description(self) -> Path:
@@ -64,17 +84,32 @@ class CacheFiles:
 
         Raises:
             OutputError: the file system refuses.
-            SpecError: see `Arrays.write`.
+            SpecError: see `BlendArrays`.
+            FormatError: the pair was changed meanwhile.
         """
         if self._is_proven():
             return "kept"
         make_folder(self.folder)
+        lock = self.key.file(self.folder, "dataprep.lock")
+        with Users(lock) as users:
+            with users.alone() as is_alone:
+                if is_alone:
+                    self._sweep()
+            state = self._build(arrays, version, watcher)
+            with users.alone() as is_last:
+                if is_last:
+                    lock.unlink(missing_ok=True)
+        return state
+
+    def _build(self, arrays: Arrays, version: str, watcher: Watcher) -> State:
         with ExitStack() as stack:
             files: dict[str, AtomicFile] = {}
             for name in ARRAYS[self.key.kind]:
                 files[name] = AtomicFile(self.array(name))
                 stack.callback(files[name].discard)
             arrays.write(files, watcher)
+            if self.content is not None and pair_content(self.content.prefix) != self.content.found:
+                raise FormatError(f"{self.content.prefix} was written while its caches were built; run it again")
             checksums = {name: file.checksum for name, file in files.items()}
             there = self._is_there()
             equal = there and checksums == self._checksums() and self._is_described()
@@ -87,6 +122,14 @@ class CacheFiles:
             with AtomicFile(self.description) as file:
                 file.write(self.key.description.encode("utf-8"))
         return "kept" if equal else "replaced" if there else "built"
+
+    def _sweep(self) -> None:
+        """Remove what runs that died left half-written of this cache; nobody else is at work on it."""
+        base = self.description.name.removesuffix("description.txt")
+        with explain(self.folder, "clear"):
+            for path in self.folder.iterdir():
+                if path.name.startswith(base) and MARK in path.name:
+                    path.unlink(missing_ok=True)
 
     def _is_there(self) -> bool:
         """Whether Megatron would find it."""
@@ -105,7 +148,7 @@ class CacheFiles:
         stamp = read_stamp(stamp_of(self.description))
         if stamp is None or not self._is_there() or not self._is_described():
             return False
-        if self.prefix is not None and content_change(self.prefix, stamp) is not None:
+        if self.content is not None and content_change(self.content.prefix, stamp) is not None:
             return False
         return stamp.get("arrays") == self._checksums()
 
@@ -119,6 +162,6 @@ class CacheFiles:
             "schema_version": SCHEMA,
             "dataprep_version": version,
             "arrays": checksums,
-            "pair": None if self.prefix is None else pair_content(self.prefix),
+            "pair": None if self.content is None else self.content.found,
         }
         write_json(stamp_of(self.description), value)

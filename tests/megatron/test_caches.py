@@ -11,6 +11,7 @@ import pytest
 from dataprep.caching import CacheSpec, cache
 from dataprep.caching.identifiers import derive_identifiers
 from dataprep.indexed import CODES, Header, bin_path, idx_path, write_index
+from dataprep.mixing import BlendOrder
 from dataprep.samples import PARTS
 from dataprep.storage import AtomicFile
 
@@ -204,3 +205,25 @@ def test_identifiers_are_those_of_its_tokenizers(request, megatron, name, kind, 
     model = str(path / "tokenizer.model") if name == "spm" else str(path)
     found = build_tokenizer(SimpleNamespace(**arguments, tokenizer_model=model)).unique_identifiers
     assert list(derive_identifiers("core-0.16", kind, model, files).items()) == list(found.items())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_draws_of_any_weights_are_those_of_its_helpers(megatron, seed):
+    from megatron.core.datasets import helpers
+    from megatron.core.datasets.utils import normalize
+
+    state = np.random.RandomState(seed)
+    weights = (state.rand(state.randint(1, 60)) ** state.randint(1, 12) + 1e-12).tolist()
+    size = int(state.randint(1, 300_000))
+    prefixes, samples = np.zeros(size, np.int16), np.zeros(size, np.int64)
+    helpers.build_blending_indices(prefixes, samples, normalize(normalize(weights)), len(weights), size, False)
+    order = BlendOrder(weights, size)
+    assert np.array_equal(order.dataset_index, prefixes)
+    assert np.array_equal(order.dataset_sample_index, samples)
+
+    lengths = [1 + int(weight * 3000) for weight in weights]
+    prefixes, samples = np.zeros(sum(lengths), np.int16), np.zeros(sum(lengths), np.int64)
+    helpers.build_exhaustive_blending_indices(prefixes, samples, lengths, len(lengths))
+    order = BlendOrder.of_lengths(lengths, None)
+    assert np.array_equal(order.dataset_index, prefixes)
+    assert np.array_equal(order.dataset_sample_index, samples)
