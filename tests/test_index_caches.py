@@ -470,6 +470,6 @@ def test_a_blend_that_draws_more_than_a_prefix_has(pair, workspace, monkeypatch)
     blend = spec([pair, workspace / "b"], (120,), (0.5, 0.5), workspace / "shared")
     monkeypatch.setattr(CacheSpec, "asked", lambda *_: [None, None])
     monkeypatch.setattr(CacheSpec, "order", lambda *_: BlendOrder([0.99, 0.01], 300))
-    with pytest.raises(SpecError, match="draws 298 samples from its prefix 0, which makes 120"):
+    with pytest.raises(SpecError, match="draws 297 samples from its prefix 0, which makes 120"):
         cache(blend)
     assert not list((workspace / "shared").glob("*Blended*"))

@@ -148,8 +148,7 @@ class BlendArrays:
             if taken > held:
                 raise SpecError(
                     f"the blend draws {taken} samples from its prefix {number}, which makes {held}; Megatron stops "
-                    "there, too: give it more of the surplus that it takes as mid_level_dataset_surplus, or ask for "
-                    "a few more samples"
+                    "there, too: ask for a few more samples, or for other weights"
                 )
 
 
