@@ -40,6 +40,8 @@ SCRIPT = "train.sh"
 SHUTDOWN_SECONDS = 300
 """What ranks that are told to end have for their checkpoint, where torchrun can be told so."""
 
+_WAITING = b"told to end: the trainer is, too, and its end is waited for; once more ends it without a checkpoint\n"
+
 SECRETS = ("HF_TOKEN", "WANDB_API_KEY")
 """Variables that are passed on by name; their values are in no text."""
 
@@ -215,6 +217,7 @@ def launch(job: Job, program: Program) -> int:
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         told.append(number)
+        os.write(2, _WAITING if len(told) == 1 else b"")
         if process is not None and process.poll() is None:
             os.killpg(process.pid, signal.SIGTERM if len(told) == 1 else number)
 
@@ -229,7 +232,10 @@ def launch(job: Job, program: Program) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     if told:
-        raise KeyboardInterrupt if told[0] == signal.SIGINT else Terminated
+        handler = before[signal.Signals(told[0])]
+        if callable(handler):  # who called knows the signal, too, and raises
+            handler(told[0], None)
+        raise Terminated
     if code:
         raise TrainingError(_failure(job, program, code, path))
     return 0

@@ -101,6 +101,7 @@ def _check(job: Job, program: Program) -> None:
     train = job.train
     paths = {part.prefix for part in job.data.all_parts} | {job.output}
     paths |= {path for path in (train.save, train.load, train.data_cache_path, train.log_dir) if path}
+    paths |= {job.tokenizer_path} if os.path.isabs(job.tokenizer_path) else set()
     for path in sorted(paths):
         if not is_below(path, launch.mount_path):
             raise SpecError(
@@ -225,7 +226,8 @@ def _volume_mounts(job: Job, program: Program) -> list[dict[str, Any]]:
 def _env(job: Job, program: Program) -> list[dict[str, Any]]:
     defaults, fixed = command.environment(job, program)
     shell.exports(defaults, fixed)  # the names are checked there
-    values: Mapping[str, str] = {**defaults, **fixed}
+    # The tokenizer that one pod has fetched the others find; without it, each rank asks the hub.
+    values: Mapping[str, str] = {"HF_HOME": f"{job.launch.mount_path}/.cache/huggingface", **defaults, **fixed}
     # Kubernetes puts variables in for $(NAME), and makes $ of $$.
     env: list[dict[str, Any]] = [{"name": name, "value": text.replace("$", "$$")} for name, text in values.items()]
     if job.launch.token_secret:

@@ -130,6 +130,13 @@ def test_what_pods_cannot_do(make_training, launch, message):
         _render(make_training, **launch)
 
 
+def test_a_tokenizer_that_pods_do_not_see(make_training):
+    job, program = make_training("/fsx", launch=NEEDED)
+    job = job.model_copy(update={"tokenizer_path": "/home/me/gpt2"})
+    with pytest.raises(SpecError, match="/home/me/gpt2 is not below /fsx"):
+        kubernetes.render(job, program)
+
+
 def test_files_that_are_too_large(make_training):
     job, program = make_training("/fsx", launch=NEEDED, program={"files": {"config.json": "\u00e4" * (1 << 19)}})
     with pytest.raises(SpecError, match="a ConfigMap holds 1048576: blend fewer prefixes"):

@@ -1,6 +1,6 @@
 """Stands in for a trainer: each rank records what it was given in the folder $RECORDS.
 
---code N     rank 0 ends with it
+--code N     rank 0 ends with it; with --others, once all are at work
 --others     but rank 0 wait, as with --wait
 --wait       until SIGTERM; then "saves a checkpoint", which takes a moment, and ends well; at once if it has before
 """
@@ -31,6 +31,8 @@ def main() -> int:
         (folder / f"saved-{rank}").touch()
         os.write(1, f"rank {rank} has saved\n".encode())
     if "--code" in sys.argv and rank == "0":
+        while "--others" in sys.argv and len(list(folder.glob("rank-*.json"))) < int(os.environ["WORLD_SIZE"]):
+            time.sleep(0.01)
         return int(sys.argv[sys.argv.index("--code") + 1])
     return 0
 
