@@ -188,8 +188,9 @@ def _teed(last: str, log: str | None) -> list[str]:
     """The command in place of this shell, or beside a tee. Nobody but the trainer ends by a signal then."""
     if log is None:
         return [f"exec {last}"]
+    log = os.path.abspath(log)  # the script goes to the trainer's folder
     return [
-        f"mkdir -p -- {shlex.quote(os.path.dirname(os.path.abspath(log)))}",
+        *shell.make_folders([os.path.dirname(log)]),
         "trap : HUP INT TERM",
         f"{last} 2>&1 | {{ trap '' HUP INT TERM; exec tee -a -- {shlex.quote(log)}; }}",
     ]
