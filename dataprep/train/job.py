@@ -85,6 +85,7 @@ class Training(Model):
         data_cache_path: folder of index caches, on a file system that all nodes share.
         log_dir: folder for TensorBoard; None: none.
         log_file: where a local run's output is copied to; None: nowhere.
+        tee: whether it is shown as well.
         use_flash_attn, sequence_parallel, rope_fusion, use_distributed_optimizer, mcore: switches of Megatron.
         profile: record a profile with PyTorch's profiler.
         gemm_tuning: of Transformer Engine on ROCm.
@@ -120,6 +121,7 @@ class Training(Model):
     data_cache_path: str | None = None
     log_dir: str | None = None
     log_file: str | None = None
+    tee: bool = True
     precision: Literal["bf16", "fp16", "fp32", "fp8"] = "bf16"
     fp8_recipe: Literal["delayed", "tensorwise", "mxfp8", "blockwise"] = "delayed"
     recompute: Literal["none", "selective", "full"] = "none"

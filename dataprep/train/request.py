@@ -299,6 +299,6 @@ def _named(job: Job, ask: dict[str, Any], given: dict[str, Any]) -> Job:
         found["save"] = os.path.join(folder, "checkpoints")
     if "log_dir" not in given:
         found["log_dir"] = os.path.join(folder, "logs")
-    if "log_file" not in given and ask.get("tee", True):
+    if "log_file" not in given:
         found["log_file"] = os.path.join(folder, "output.log")
     return job.model_copy(update={"name": name, "output": folder, "train": job.train.model_copy(update=found)})

@@ -84,7 +84,7 @@ VARIABLES: dict[str, Variable] = {
     "DATA_CACHE_PATH": Variable("train.data_cache_path"),
     "LOG_DIR": Variable("train.log_dir"),
     "TRAIN_LOG": Variable("train.log_file"),
-    "TEE_OUTPUT": Variable("ask.tee", "switch", off=False),
+    "TEE_OUTPUT": Variable("train.tee", "switch", off=False),
     "EXP_NAME": Variable("ask.name"),
     "NUM_LAYERS": Variable("model.num_layers", "int"),
     "HIDDEN_SIZE": Variable("model.hidden_size", "int"),

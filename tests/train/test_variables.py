@@ -23,8 +23,8 @@ def test_the_line_of_amds_readme():
     assert all(map(is_variable, words))
     taken = take(words, {})
     assert taken.settings == {
-        "ask": {"tee": True, "size": "8"},
-        "train": {"micro_batch_size": 2, "global_batch_size": 128, "precision": "fp8", "seq_length": 8192},
+        "ask": {"size": "8"},
+        "train": {"micro_batch_size": 2, "global_batch_size": 128, "precision": "fp8", "seq_length": 8192, "tee": True},
         "parallel": {"tensor_model_parallel_size": 1},
     }
     assert not taken.warnings

@@ -181,16 +181,19 @@ def render(job: Job, program: Program) -> str:
     lines = [*shell.exports(defaults | meets, fixed), *demands, *prepare(job, files)]
     names = [*defaults, *fixed, *SECRETS, *meets, *(("MASTER_ADDR", "NODE_RANK") if meeting else ())]
     *before, last = containers.wrap(job, program, node(job, program, meeting), names)
-    return shell.script([*lines, *before, *_teed(last, job.train.log_file)])
+    return shell.script([*lines, *before, *_logged(last, job.train.log_file, job.train.tee)])
 
 
-def _teed(last: str, log: str | None) -> list[str]:
+def _logged(last: str, log: str | None, tee: bool) -> list[str]:
     """The command in place of this shell, or beside a tee. Nobody but the trainer ends by a signal then."""
     if log is None:
         return [f"exec {last}"]
     log = os.path.abspath(log)  # the script goes to the trainer's folder
+    folder = shell.make_folders([os.path.dirname(log)])
+    if not tee:
+        return [*folder, f"exec {last} >> {shlex.quote(log)} 2>&1"]
     return [
-        *shell.make_folders([os.path.dirname(log)]),
+        *folder,
         "trap : HUP INT TERM",
         f"{last} 2>&1 | {{ trap '' HUP INT TERM; exec tee -a -- {shlex.quote(log)}; }}",
     ]

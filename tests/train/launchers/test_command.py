@@ -53,10 +53,10 @@ def test_environment_overrides_tuning_and_not_what_is_asked_for(stubs, tmp_path,
     assert (found["CUDA_DEVICE_MAX_CONNECTIONS"], found["OWN"]) == ("8", "asked")
 
 
-@pytest.mark.parametrize("log", [False, True])
-def test_a_failure_is_told_with_its_code_and_log(stubs, workspace, make_training, log, capfd):
+@pytest.mark.parametrize(("log", "tee"), [(False, True), (True, True), (True, False)])
+def test_a_failure_is_told_with_its_code_and_log(stubs, workspace, make_training, log, tee, capfd):
     path = workspace / "logs" / "it's a.log"
-    train = {"log_file": str(path)} if log else {}
+    train = {"log_file": str(path), "tee": tee} if log else {}
     job, program = make_training(str(workspace), ("--code", "7"), train=train, program=TRAINER)
     with pytest.raises(TrainingError, match="exit code 7") as caught:
         command.launch(job, program)
@@ -64,9 +64,10 @@ def test_a_failure_is_told_with_its_code_and_log(stubs, workspace, make_training
     assert (str(path) in str(caught.value)) == log
     assert f"{job.output}/train.sh" in str(caught.value)
     out = capfd.readouterr().out
-    assert "rank 0 is at work" in out
+    assert ("rank 0 is at work" in out) == tee
     if log:
-        assert path.read_text() == out
+        assert path.read_text() == out or not tee
+        assert "rank 0 is at work" in path.read_text()
 
 
 def test_no_torchrun_is_told(tmp_path, make_training, monkeypatch):
