@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dataprep.checks.known import BAND
 from dataprep.errors import SpecError
+from dataprep.train.backends.words import Flag, weighted, words
 from dataprep.train.profiles import PROFILES
 from dataprep.train.program import Program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dataprep.train.job import Job, Part
+    from dataprep.train.job import Job
     from dataprep.train.profiles import Profile
-
-Flag = tuple[str, Any]
-"""Name without dashes, and value: None for a flag without one, a list for one with several."""
 
 MANY = 16
 """Prefixes from which on they are written to a file, and not into the command line."""
@@ -57,11 +55,10 @@ def render(job: Job) -> Program:
         *((name, None) for name in profile.always),
     ]
     _check(job, profile, flags)
-    kept = {name: value for name, value in flags if name not in profile.lacks} | job.arguments
     return Program(
         start="torchrun",
         script="pretrain_gpt.py",
-        arguments=tuple(word for flag in kept.items() for word in _words(flag)),
+        arguments=words([flag for flag in flags if flag[0] not in profile.lacks], job.arguments),
         environment=_environment(job),
         files=files,
         folder=job.launch.trainer,
@@ -69,16 +66,6 @@ def render(job: Job) -> Program:
         notes=tuple(_notes(job)),
         after=_after(job),
     )
-
-
-def _words(flag: Flag) -> list[str]:
-    name, value = flag
-    values = [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
-    return [f"--{name}", *(_text(each) for each in values)]
-
-
-def _text(value: Any) -> str:
-    return repr(value) if isinstance(value, float) else str(value)
 
 
 def _model(job: Job, profile: Profile) -> Iterator[Flag]:
@@ -206,13 +193,13 @@ def _data(job: Job, files: dict[str, str]) -> Iterator[Flag]:
 
 
 def _blend(job: Job, files: dict[str, str]) -> Iterator[Flag]:
-    words = _weighted(job.data.parts)
+    found = weighted(job.data.parts)
     if len(job.data.parts) < MANY or "data-args-path" in PROFILES[job.profile].lacks:
-        yield "data-path", words
+        yield "data-path", found
         return
     if any(letter.isspace() for part in job.data.parts for letter in part.prefix):
         raise SpecError("Megatron splits --data-args-path at spaces, and a prefix has some: name it by a link without")
-    pairs = zip(words[::2], words[1::2], strict=True)
+    pairs = zip(found[::2], found[1::2], strict=True)
     files["data_args.txt"] = "".join(f"{weight} {prefix}\n" for weight, prefix in pairs)
     yield "data-args-path", os.path.join(job.output, "data_args.txt")
 
@@ -221,18 +208,11 @@ def _own(job: Job, files: dict[str, str]) -> Iterator[Flag]:
     own = job.data.own
     if len(job.data.all_parts) < MANY or "per-split-data-args-path" in PROFILES[job.profile].lacks:
         for part, parts in own.items():
-            yield f"{part}-data-path", _weighted(parts)
+            yield f"{part}-data-path", weighted(parts)
         return
-    lists = {part: _weighted(own[part]) if part in own else None for part in ("train", "valid", "test")}
+    lists = {part: weighted(own[part]) if part in own else None for part in ("train", "valid", "test")}
     files["data.json"] = json.dumps(lists, indent=1) + "\n"
     yield "per-split-data-args-path", os.path.join(job.output, "data.json")
-
-
-def _weighted(parts: Sequence[Part]) -> list[str]:
-    """``[p]``, or ``[w1, p1, w2, p2]``: some versions take no list of prefixes without weights."""
-    if len(parts) == 1:
-        return [parts[0].prefix]
-    return [word for part in parts for word in (f"{part.weight:.9f}", part.prefix)]
 
 
 def _sequences(job: Job) -> str:

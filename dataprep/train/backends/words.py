@@ -17,11 +17,11 @@ def words(flags: Iterable[Flag], arguments: Mapping[str, str | None]) -> tuple[s
     """The command line of flags.
 
     Args:
-        flags: as a backend has them.
-        arguments: the user's own, name -> value; one of the same name is left out.
+        flags: as a backend has them, each once.
+        arguments: the user's own, name -> value; one of the same name takes the flag's place.
     """
-    kept = [flag for flag in flags if flag[0] not in arguments]
-    return tuple(word for flag in [*kept, *arguments.items()] for word in _words(flag))
+    merged = {**dict(flags), **arguments}
+    return tuple(word for flag in merged.items() for word in _words(flag))
 
 
 def _words(flag: Flag) -> list[str]:
@@ -31,7 +31,7 @@ def _words(flag: Flag) -> list[str]:
 
 
 def weighted(parts: Sequence[Part]) -> list[str]:
-    """``[p]``, or ``[w1, p1, w2, p2]``: what stands behind Megatron's flags of data."""
+    """``[p]``, or ``[w1, p1, w2, p2]``: some versions take no list of prefixes without weights."""
     if len(parts) == 1:
         return [parts[0].prefix]
     return [word for part in parts for word in (f"{part.weight:.9f}", part.prefix)]
