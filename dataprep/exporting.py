@@ -12,6 +12,7 @@ U+FFFD, as bytes that are no UTF-8 read, are encoded again by the reference; wha
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import logging
 import os
@@ -29,6 +30,7 @@ from dataprep.catalog import find_tokenizer
 from dataprep.definitions import define, identify, load
 from dataprep.encoders import open_reference
 from dataprep.errors import FormatError, SpecError
+from dataprep.indexed import bin_path
 from dataprep.inspection.decoding import Decoder
 from dataprep.inspection.lengths import document_ends
 from dataprep.inspection.pairs import check_ids, open_pair
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from dataprep.batches import Offsets
     from dataprep.encoders import Encoder
     from dataprep.indexed import IndexedDataset
     from dataprep.watcher import Watcher
@@ -54,7 +57,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 RECORD = ".dataprep-export.json"
 
-BATCH_TOKENS = 1 << 19
+BATCH_TOKENS, BATCH_DOCUMENTS = 1 << 19, 1 << 14
 """Tokens decoded at once: some 20 MB of them as Python's numbers; a longer document is decoded alone."""
 
 FILE_TOKENS = 100_000_000
@@ -102,9 +105,8 @@ class _Input:
     bos_id: int | None
     eod_id: int | None
 
-    def content(self, number: int) -> npt.NDArray[Any]:
+    def content(self, ids: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The ids of a document without BOS and EOD."""
-        ids = self.pair.document(number)
         if self.bos_id is not None and len(ids) and ids[0] == self.bos_id:
             ids = ids[1:]
         if self.eod_id is not None and len(ids) and ids[-1] == self.eod_id:
@@ -237,44 +239,47 @@ def _making(folder: Path) -> Iterator[Path]:
 
 
 def _export_pair(given: _Input, folder: Path, kind: Format, result: Exported, watcher: Watcher) -> None:
-    start = 0
-    for number, end in enumerate(given.cuts):
+    batches, first = _batches(given), 0
+    for number, cut in enumerate(given.cuts):
         name = f"{given.pair.prefix.name}-{number:05d}-of-{len(given.cuts):05d}.{kind}"
         with AtomicFile(folder / name) as file, _WRITERS[kind](file) as writer:
-            for first, stop in _batches(given.pair, start, end):
-                texts = _texts(given, first, stop, result)
-                num_bytes = writer.write(texts)
-                _count(given.pair, first, stop, num_bytes, result, watcher)
+            while first < cut:
+                bounds = next(batches)
+                num_bytes = writer.write(_texts(given, first, bounds, result))
+                first += len(bounds) - 1
+                _count(given.pair.dtype.itemsize, bounds, num_bytes, result, watcher)
         result.files.append(name)
-        start = end
 
 
-def _count(pair: IndexedDataset, first: int, stop: int, num_bytes: int, result: Exported, watcher: Watcher) -> None:
-    num_tokens = int(pair.document_lengths(first, stop).sum())
-    result.num_documents += stop - first
+def _count(itemsize: int, bounds: Offsets, num_bytes: int, result: Exported, watcher: Watcher) -> None:
+    num_documents, num_tokens = len(bounds) - 1, int(bounds[-1] - bounds[0])
+    result.num_documents += num_documents
     result.num_tokens += num_tokens
     result.num_text_bytes += num_bytes
-    watcher(
-        Progress(
-            source_bytes=num_tokens * pair.dtype.itemsize,
-            documents=stop - first,
-            tokens=num_tokens,
-            text_bytes=num_bytes,
-        )
-    )
+    watcher(Progress(num_tokens * itemsize, num_documents, num_tokens, num_bytes))
 
 
-def _batches(pair: IndexedDataset, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Documents [first, stop) of at most `BATCH_TOKENS` tokens together, or one."""
-    while start < end:
-        lengths = pair.document_lengths(start, min(start + BATCH_TOKENS // 64, end))
-        stop = start + max(1, int(np.searchsorted(np.cumsum(lengths), BATCH_TOKENS, side="right")))
-        yield start, stop
-        start = stop
+def _batches(given: _Input) -> Iterator[Offsets]:
+    """Where documents begin and end, as numbers of tokens, int64[documents + 1]; a file ends with a batch."""
+    first = position = 0
+    for ends in document_ends(given.pair):
+        start = 0
+        while start < len(ends):
+            cut = given.cuts[bisect.bisect_right(given.cuts, first + start)] - first
+            full = int(np.searchsorted(ends, position + BATCH_TOKENS, side="right"))
+            stop = min(max(full, start + 1), start + BATCH_DOCUMENTS, cut, len(ends))
+            yield np.concatenate([np.array([position], np.int64), ends[start:stop]])
+            position, start = int(ends[stop - 1]), stop
+        first += len(ends)
 
 
-def _texts(given: _Input, first: int, stop: int, result: Exported) -> list[str]:
-    documents = [given.content(number) for number in range(first, stop)]
+def _texts(given: _Input, first: int, bounds: Offsets, result: Exported) -> list[str]:
+    """The texts of the documents from `first` on. The tokens are read, not mapped: mapped pages count as memory."""
+    dtype, count = given.pair.dtype, int(bounds[-1] - bounds[0])
+    tokens = np.fromfile(bin_path(given.pair.prefix), dtype, count, offset=int(bounds[0]) * dtype.itemsize)
+    if len(tokens) != count:
+        raise FormatError(f"{bin_path(given.pair.prefix)} has become shorter while it was read")
+    documents = [given.content(ids) for ids in np.split(tokens, bounds[1:-1] - bounds[0])]
     for number, ids in enumerate(documents):
         if not given.decoder.knows(ids):
             raise FormatError(

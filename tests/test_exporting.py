@@ -60,6 +60,7 @@ def test_the_same_ids_of_it_again(dataset, trained, tmp_path):
 
 def test_parquet_has_one_column_of_the_same_text(dataset, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "BATCH_TOKENS", 64)
+    monkeypatch.setattr(exporting, "BATCH_DOCUMENTS", 3)
     export([dataset], tmp_path / "text", "parquet")
 
     file = pq.ParquetFile(tmp_path / "text" / f"{dataset.name}-00000-of-00001.parquet")
