@@ -125,7 +125,7 @@ def train(
         note(*(f"{finding.severity:8}{finding.check:16}{finding.text}" for finding in findings))
     if failed:
         raise typer.Exit(1)
-    note(*program.notes)
+    note(*program.notes, *(f"before, {what}: {command}" for what, command in program.before))
     if dry_run or starter.launch is None:
         if not as_json:
             typer.echo(text, nl=False)

@@ -21,6 +21,7 @@ class Program:
         folder: where the trainer's code is, the working directory; empty: wherever the launcher runs.
         vendor: whose accelerators the environment is for; which devices a container is given.
         notes: what the user should know of it.
+        before: command lines that may be run first, on this machine, each with what it is for.
         after: command lines for later, as to convert a checkpoint, each with what it is for.
     """
 
@@ -33,4 +34,5 @@ class Program:
     folder: str = ""
     vendor: Literal["nvidia", "amd", "any"] = "nvidia"
     notes: tuple[str, ...] = ()
+    before: tuple[tuple[str, str], ...] = ()
     after: tuple[tuple[str, str], ...] = ()

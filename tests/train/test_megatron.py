@@ -11,11 +11,15 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from dataprep.errors import SpecError
+from dataprep.train import preflight
 from dataprep.train.backends import render
 from dataprep.train.job import Data
 from dataprep.train.profiles import PROFILES
@@ -241,3 +245,27 @@ def test_what_ended_by_a_signal_goes_on_from_its_checkpoint(make_job):
     flags = parsed(render(job).arguments, "core-0.16")
     assert flags["load"] == flags["save"] == [job.train.save]
     assert "exit-signal-handler" in flags
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_commands_that_build_the_index_caches_do(make_job, dataset, own):
+    job = make_job(iterations=3, valid=[dataset] if own else [], options={"train": {"seq_length": 64}})
+    commands = [shlex.split(command) for _, command in render(job).before]
+    assert len(commands) == 1 + own
+    for command in commands:
+        done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    asked = {}
+    for path in Path(job.train.data_cache_path).glob("*-description.txt"):
+        found = json.loads(path.read_text())
+        asked[found["index_split"]] = found["num_samples"]
+        assert (found["sequence_length"], found["split"]) == (64, None if own else job.train.split)
+    parts = ("train", "valid") if own else ("train", "valid", "test")
+    assert asked == {part: job.train.num_samples(part) for part in parts}
+    assert not [finding for finding in preflight.check(job) if finding.check.startswith("cache")]
+
+
+def test_no_command_is_given_where_the_names_of_caches_are_not_known(make_job):
+    assert not render(make_job(profile="core-head")).before
+    assert not render(make_job("MODEL_SIZE=8", model="llama3")).before
+    assert "--profile core-0.12" in render(make_job(backend="rocm")).before[0][1]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dataprep.checks.known import BAND
 from dataprep.errors import SpecError
+from dataprep.train.backends.caches import cache_commands
 from dataprep.train.backends.words import Flag, weighted, words
 from dataprep.train.profiles import PROFILES
 from dataprep.train.program import Program
@@ -64,6 +65,7 @@ def render(job: Job) -> Program:
         folder=job.launch.trainer,
         vendor="amd" if job.backend == "rocm" else "nvidia",
         notes=tuple(_notes(job)),
+        before=tuple(cache_commands(job, words(_tokenizer(job), {}))),
         after=_after(job),
     )
 
