@@ -11,6 +11,7 @@ A crash leaves a cache without a description, which Megatron builds anew, and ne
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -95,11 +96,12 @@ class CacheFiles:
             with users.alone() as is_alone:
                 if is_alone:
                     self._sweep()
-            state = self._build(arrays, version, watcher)
-            with users.alone() as is_last:
-                if is_last:
-                    lock.unlink(missing_ok=True)
-        return state
+            try:
+                return self._build(arrays, version, watcher)
+            finally:
+                with users.alone() as is_last, contextlib.suppress(OSError):
+                    if is_last:
+                        lock.unlink(missing_ok=True)  # left behind, it is in nobody's way
 
     def _build(self, arrays: Arrays, version: str, watcher: Watcher) -> State:
         with ExitStack() as stack:
