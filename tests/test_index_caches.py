@@ -225,7 +225,7 @@ TEXT = "megatron.core.tokenizers.text.models.default_tokenizer.DefaultTokenizerT
         ("legacy", "HuggingFaceTokenizer", {"class": "_HuggingFaceTokenizer", "tokenizer_path": ["m"]}),
         ("core-0.12", "HuggingFaceTokenizer", {"class": "_HuggingFaceTokenizer", "tokenizer_path": ["m"]}),
         (
-            "core-0.9",
+            "core-0.11",
             "Llama2Tokenizer",
             {"class": "_Llama2Tokenizer", "tokenizer_path": ["m"], "vocab_extra_ids": "0"},
         ),
@@ -240,6 +240,47 @@ TEXT = "megatron.core.tokenizers.text.models.default_tokenizer.DefaultTokenizerT
             "core-0.15",
             "GPT2BPETokenizer",
             {"class": TEXT, "tokenizer_path": "GPT2BPETokenizer", "vocab_file": "v", "merges_file": "w"},
+        ),
+        (
+            "core-0.17",
+            "HuggingFaceTokenizer",
+            {
+                "class": TEXT,
+                "tokenizer_path": "m",
+                "vocab_file": "None",
+                "merges_file": "None",
+                "additional_special_tokens": "[]",
+                "use_fast": "True",
+                "trust_remote_code": "False",
+                "include_special_tokens": "True",
+            },
+        ),
+        (
+            "core-0.19",
+            "HuggingFaceTokenizer",
+            {
+                "class": TEXT,
+                "tokenizer_path": "m",
+                "chat_template": "None",
+                "vocab_file": "None",
+                "merges_file": "None",
+                "additional_special_tokens": "[]",
+                "use_fast": "True",
+                "trust_remote_code": "False",
+                "include_special_tokens": "True",
+            },
+        ),
+        (
+            "core-0.18",
+            "Llama2Tokenizer",
+            {
+                "class": TEXT,
+                "tokenizer_path": "m",
+                "chat_template": "None",
+                "ignore_extra_whitespaces": "True",
+                "legacy": "False",
+                "special_tokens": "None",
+            },
         ),
         (
             "core-0.16",
@@ -398,7 +439,11 @@ def test_identifiers_that_are_none(text):
 
 
 def test_what_cannot_be_derived_says_how_to_get_it():
-    for profile, kind in (("core-0.19", "HuggingFaceTokenizer"), ("core-0.16", "TikTokenizer")):
+    for profile, kind in (
+        ("core-head", "HuggingFaceTokenizer"),
+        ("core-0.10", "Llama2Tokenizer"),
+        ("core-0.16", "TikTokenizer"),
+    ):
         with pytest.raises(SpecError, match=r"(?s)unique_identifiers.*megatron\.core\.tokenizers\.utils"):
             derive_identifiers(profile, kind, "m", None)
     nothing = (None, None, None)

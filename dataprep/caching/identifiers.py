@@ -3,13 +3,13 @@
 The name holds the tokenizer's class, the path as the training spells it, and the options that its version gives to
 the tokenizer, all as text. They follow from the training's flags where its version is one that was read:
 
-    core-0.16           megatron-core 0.16.0 and 0.16.1: megatron/core/tokenizers/text: utils/build_tokenizer.py,
-                        text_tokenizer.py, models/default_tokenizer.py
-    core-0.15           megatron-core 0.15.0 to 0.15.3, the same files
-    legacy              --legacy-tokenizer of these two, and all there is in core_v0.9.0 to core_v0.14.0:
-                        megatron/training/tokenizer/tokenizer.py, megatron/core/datasets/megatron_tokenizer.py
+    core-0.15 to core-0.19   megatron/core/tokenizers: build_tokenizer.py, text_tokenizer.py and default_tokenizer.py
+                             of core_v0.15.3, core_v0.16.1, core_v0.17.1, core_v0.18.2 and core_v0.19.0
+    legacy                   --legacy-tokenizer of core-0.15 and core-0.16, and all there is in core-0.11 to core-0.14:
+                             megatron/training/tokenizer/tokenizer.py, megatron/core/datasets/megatron_tokenizer.py
 
-with all other flags of the tokenizer at their defaults. Of later versions the options change from one to the next.
+with all other flags of the tokenizer at their defaults. The arrays of all these are the same; earlier ones ask each
+prefix of a blend for another number of samples (core_v0.10.0: ceil(samples * weight * 1.005), rounded up once).
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ from dataprep.manifest.loading import readable_manifest
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-PROFILES = ("core-0.16", "core-0.15", *(f"core-0.{minor}" for minor in range(14, 8, -1)), "legacy")
-"""Versions whose tokenizers are known; those below core-0.15 have the legacy ones only."""
+PROFILES = (*(f"core-0.{minor}" for minor in range(19, 10, -1)), "legacy")
+"""Versions whose tokenizers and caches are known; those below core-0.15 have the legacy ones only."""
 
 TYPES = ("HuggingFaceTokenizer", "Llama2Tokenizer", "GPTSentencePieceTokenizer", "GPT2BPETokenizer")
 
 _TEXT = "megatron.core.tokenizers.text.models.default_tokenizer.DefaultTokenizerText"
+
+_TEXT_SINCE = {f"core-0.{minor}": minor for minor in range(15, 20)}
+
+_SENTENCEPIECE = ("Llama2Tokenizer", "GPTSentencePieceTokenizer")
 
 HOW_TO_PRINT = """\
 the value of "tokenizer" in any *-GPTDataset-*-description.txt that the training wrote (--tokenizer-identifiers takes \
@@ -85,28 +89,31 @@ def derive_identifiers(profile: str, kind: str, model: str | None, files: tuple[
         raise SpecError(f"{kind} is named by --vocab-file and --merge-file, as the training spells them")
     if kind != "GPT2BPETokenizer" and model is None:
         raise SpecError(f"{kind} is named by --tokenizer-model, as the training spells it")
-    if profile in ("core-0.15", "core-0.16"):
-        return _text_tokenizer(profile, kind, model, files)
+    if profile in _TEXT_SINCE:
+        return _text_tokenizer(_TEXT_SINCE[profile], kind, model, files)
     found: dict[str, Any] = {"class": f"_{kind}", "tokenizer_path": list(files or (model,))}
-    if kind in ("Llama2Tokenizer", "GPTSentencePieceTokenizer"):
+    if kind in _SENTENCEPIECE:
         found["vocab_extra_ids"] = "0"
     return found
 
 
-def _text_tokenizer(profile: str, kind: str, model: str | None, files: tuple[str, str] | None) -> dict[str, Any]:
+def _text_tokenizer(minor: int, kind: str, model: str | None, files: tuple[str, str] | None) -> dict[str, Any]:
+    """Of core-0.15 and later; the order of the fields is part of the name."""
     vocab, merges = files or ("None", "None")
-    path = kind if kind == "GPT2BPETokenizer" else model
-    found: dict[str, Any] = {"class": _TEXT, "tokenizer_path": path}
+    found: dict[str, Any] = {"class": _TEXT, "tokenizer_path": kind if kind == "GPT2BPETokenizer" else model}
+    chat: dict[str, Any] = {"chat_template": "None"} if minor >= 18 else {}
     pair = {"vocab_file": vocab, "merges_file": merges}
-    switches = dict.fromkeys(("use_fast", "trust_remote_code", "include_special_tokens"), "False")
+    if kind in _SENTENCEPIECE:
+        spaces = {"ignore_extra_whitespaces": "True"} if minor >= 18 else {}
+        return found | chat | spaces | ({"legacy": "False", "special_tokens": "None"} if minor >= 16 else {})
+    if minor == 15:
+        return found | pair
     added = {"additional_special_tokens": "[]"}
-    if profile == "core-0.15":
-        return found | ({} if "entencePiece" in kind or kind == "Llama2Tokenizer" else pair)
-    if kind == "HuggingFaceTokenizer":
-        return found | pair | added | switches
+    fast = str(minor >= 17)  # a switch that turned it on became one that turns it off
+    switches = {"use_fast": fast, "trust_remote_code": "False", "include_special_tokens": fast}
     if kind == "GPT2BPETokenizer":
         return found | added | pair | switches
-    return found | {"legacy": "False", "special_tokens": "None"}
+    return found | chat | pair | added | switches
 
 
 def manifest_type(prefixes: Iterable[str]) -> str | None:

@@ -55,7 +55,7 @@ def cache(
     vocab_file: Annotated[str | None, typer.Option("--vocab-file", help="The same.")] = None,
     merge_file: Annotated[str | None, typer.Option("--merge-file", help="The same.")] = None,
     profile: Annotated[
-        str, typer.Option("--profile", help="Whose tokenizers: core-0.9 to core-0.16, or legacy: --legacy-tokenizer.")
+        str, typer.Option("--profile", help="Whose tokenizers: core-0.11 to core-0.19, or legacy: --legacy-tokenizer.")
     ] = "core-0.16",
     as_json: JsonOption = False,
 ) -> None:
