@@ -504,7 +504,7 @@ def test_the_command(pair, workspace):
         ["built", "train", "362"],
     ]
 
-    for wrong in (["a", "--data-args-path", "args"], [], ["a=1", "b=2"]):
+    for wrong in (["a", "--data-args-path", "args"], [], ["a=1", "b=2"], ["a", "--only", "train"]):
         done = run(*wrong, *common, '{"class": "sample"}')
         assert (done.returncode, done.stdout, done.stderr[:7]) == (2, "", "error: ")
 

@@ -33,7 +33,9 @@ def cache(
         str | None, typer.Option("--data-args-path", help="Megatron's: a file of weights and prefixes, instead.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Megatron's.")] = 1234,
-    split: Annotated[str, typer.Option("--split", help="Megatron's, spelled the same.")] = "969, 30, 1",
+    split: Annotated[
+        str | None, typer.Option("--split", help="Megatron's, spelled the same. Default: 969, 30, 1, as Megatron's.")
+    ] = None,
     only: Annotated[
         str | None,
         typer.Option("--only", help="train, valid or test: the prefixes are this part's, as with --train-data-path."),
@@ -79,7 +81,10 @@ def cache(
     from dataprep.caching.blends import parse_prefixes, read_data_args
     from dataprep.caching.identifiers import choose_identifiers
     from dataprep.errors import SpecError
+    from dataprep.samples import SPLIT
 
+    if only and split:
+        raise SpecError("--only names the part that the prefixes are of; leave out --split, which parts them")
     if bool(prefixes) == (data_args_path is not None):
         raise SpecError("name the prefixes, or a --data-args-path, and not both")
     paths, weights = parse_prefixes(prefixes or ()) if data_args_path is None else read_data_args(data_args_path)
@@ -92,7 +97,7 @@ def cache(
             identifiers, profile, tokenizer_type, (tokenizer_model, vocab_file, merge_file), paths
         ),
         seed=seed,
-        split=None if only else split,
+        split=None if only else split or SPLIT,
         data_cache_path=cache_path,
     )
     with progress.watch(context.obj["quiet"]) as watcher:
