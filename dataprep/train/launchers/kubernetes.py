@@ -43,6 +43,10 @@ MAX_NAME = 48
 
 INSTANCE = "app.kubernetes.io/instance"
 
+MANAGER = "dataprep/train"
+"""Who patches a runtime. Kubeflow's webhook takes a domain, a slash and a path only: kubeflow/trainer release-2.2 and
+2.3, pkg/runtime/framework/plugins/jobset/jobset.go, `IsDomainPrefixedPath`; the schema of the object does not say so."""
+
 
 def render(job: Job, program: Program) -> str:
     """The manifests as one YAML text, and what to do with it in comments.
@@ -182,7 +186,7 @@ def _train_job(job: Job, program: Program) -> dict[str, Any]:
         "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": launch.runtime},
         "trainer": trainer,
         "runtimePatches": [
-            {"manager": "dataprep", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [patched]}}}}
+            {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [patched]}}}}
         ],
     }
     return {**_head("trainer.kubeflow.org/v1alpha1", "TrainJob", job), "spec": spec}

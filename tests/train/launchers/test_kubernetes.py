@@ -89,6 +89,13 @@ def test_nodes_of_a_train_job_meet_as_its_operator_says(make_training):
     assert not {name for name in names if name.startswith("PET_")}, "the operator refuses them"
 
 
+def test_its_patch_has_an_owner_that_the_webhook_takes(make_training):
+    """By `IsDomainPrefixedPath` of k8s.io/apimachinery: a domain, a slash, a path."""
+    _, _, training = _render(make_training, "trainjob")
+    (patch,) = training["spec"]["runtimePatches"]
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9/_.~-]+", patch["manager"])
+
+
 def test_values_arrive_as_they_are(make_training):
     value = "a $(HOME) $$ $x"
     _, _, training = _render(make_training, environment={"OWN": value})
