@@ -11,7 +11,8 @@ class Program:
     """A trainer's command, as a backend renders it and a launcher starts it.
 
     Attributes:
-        start: who makes the processes of a node: ``torchrun``, or ``deepspeed``, which starts all nodes by itself.
+        start: who makes the processes: ``torchrun`` on each node; or ``deepspeed``, which starts all nodes by itself
+            where no scheduler does.
         script: file of the trainer, relative to `folder`; or with ``is_module`` the name of a Python module.
         is_module: whether `script` is started as ``-m``.
         arguments: of the script, one word each; nothing in them is for a shell to expand.

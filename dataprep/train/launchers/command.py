@@ -6,11 +6,13 @@
     torchrun | deepspeed  with the trainer's arguments; its output to `train.log_file` as well
 
 A training over several machines without a scheduler is this script on each of them, with MASTER_ADDR and NODE_RANK in
-the environment. DeepSpeed's own launcher needs it on the first machine only, and HOSTFILE.
+the environment. DeepSpeed's own launcher needs it on the first machine only, and HOSTFILE; everywhere else its programs
+are started by torchrun, whose variables DeepSpeed reads: its launcher of one node dies of SIGTERM before its ranks, which
+have 30 seconds then, or none where a scheduler or a container ends with it.
 
 Sources: torch 2.13, torch/distributed/run.py and elastic/agent/server/api.py (on SIGTERM, torchrun passes it on and
 kills what lives after TORCH_ELASTIC_SHUTDOWN_TIMEOUT seconds; 30, and fixed, before that variable came); DeepSpeed
-master of 2026, deepspeed/launcher/runner.py (--hostfile, DS_ENV_FILE); Amazon's and AMD's scripts as `variables` says.
+master of 2026, deepspeed/launcher/runner.py (--hostfile, DS_ENV_FILE; SIGTERM is handled for pdsh alone); Amazon's and AMD's scripts as `variables` says.
 """
 
 from __future__ import annotations
@@ -106,13 +108,23 @@ def node(job: Job, program: Program, meeting: Meeting | None) -> list[str]:
     Args:
         job, program: what is started.
         meeting: None: of one node, or as DeepSpeed's own launcher does it.
+
+    Raises:
+        SpecError: `launch.python` is relative.
     """
     lines = list(job.launch.prologue)
     if program.folder:
         lines.append(f"cd -- {shlex.quote(program.folder)}")
-    words = _deepspeed(job, program) if meeting is None and program.start == "deepspeed" else None
-    words = words or _torchrun(job, program, meeting)
+    if os.path.dirname(job.launch.python) and not os.path.isabs(job.launch.python):
+        raise SpecError(f"launch.python={job.launch.python}: relative, and the trainer's folder is another; give it whole")
+    is_deepspeed = _starter(job, program) == "deepspeed" and meeting is None
+    words = _deepspeed(job, program) if is_deepspeed else _torchrun(job, program, meeting)
     return [*lines, shell.command(words, [shlex.quote(word) for word in (program.script, *program.arguments)])]
+
+
+def _starter(job: Job, program: Program) -> str:
+    """Who starts a training here."""
+    return program.start if job.parallel.nodes > 1 else "torchrun"
 
 
 def _torchrun(job: Job, program: Program, meeting: Meeting | None) -> list[str]:
@@ -127,8 +139,7 @@ def _torchrun(job: Job, program: Program, meeting: Meeting | None) -> list[str]:
 def _deepspeed(job: Job, program: Program) -> list[str]:
     python, nodes = job.launch.python, job.parallel.nodes
     words = [shlex.quote(python), "-m", "deepspeed.launcher.runner"] if python else ["deepspeed"]
-    if nodes > 1:
-        words += ['--hostfile="$HOSTFILE"', f"--num_nodes={nodes}"]
+    words += ['--hostfile="$HOSTFILE"', f"--num_nodes={nodes}"]
     words += [f"--num_gpus={job.parallel.gpus_per_node}", f'--master_port="${{MASTER_PORT:-{job.launch.master_port}}}"']
     return words + (["--module"] if program.is_module else [])
 
@@ -248,6 +259,6 @@ def launch(job: Job, program: Program) -> int:
 def _failure(job: Job, program: Program, code: int, script: Path) -> str:
     how = f"exit code {code}" if code > 0 else f"signal {-code}"
     if code == 127 and job.launch.container == "none":
-        how += f": is {program.start} on the search path? launch.prologue can activate an environment"
+        how += f": is {_starter(job, program)} on the search path? launch.prologue can activate an environment"
     where = "its last lines above" if job.train.log_file is None else job.train.log_file
     return f"the training failed with {how}; see {where}; what was started is {script}"

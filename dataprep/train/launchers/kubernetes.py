@@ -9,8 +9,7 @@ mounted where they name it. Data, checkpoints and caches are on one claim, which
 A job's name is its own: while one is there, another of that name, with its checkpoints, cannot be created.
 
 A PyTorchJob has workers and no master: with an elastic policy the operator gives each a name in the cluster's DNS, and
-the first one holds the store of the rendezvous. DeepSpeed's programs in several pods are started by torchrun, as on
-Slurm.
+the first one holds the store of the rendezvous. DeepSpeed's programs are started by torchrun, as on Slurm.
 
 Sources: kubeflow/training-operator release-1.9, pkg/controller.v1/pytorch and pkg/webhooks/pytorch; kubeflow/trainer
 release-2.3, pkg/apis/trainer/v1alpha1/trainjob_types.go (runtimePatches came with 2.2; an argument list holds 128 words

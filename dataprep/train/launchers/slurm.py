@@ -5,8 +5,8 @@
     srun, a task per node     NODE_RANK; the container, if there is one; torchrun
 
 Nothing is taken from the environment but what `command` says, and everything that decides the training is in the text:
-a script that was printed here can be submitted elsewhere. On several nodes a program of DeepSpeed's is started by
-torchrun as well: its own launcher would need ssh between them, and DeepSpeed reads the variables that torchrun sets.
+a script that was printed here can be submitted elsewhere. A program of DeepSpeed's is started by torchrun as well: its
+own launcher would need ssh between nodes, and DeepSpeed reads the variables that torchrun sets.
 
 Source: sbatch(1), srun(1) and scancel(1) of Slurm 22.05 and later; the ``--auto-resume`` of SageMaker HyperPod and the
 folder that its nodes have: awsome-distributed-training 7217859f, megatron-lm/slurm.
