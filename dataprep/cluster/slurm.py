@@ -76,9 +76,16 @@ def render(spec: Slurm, arguments: Sequence[str], name: str, log: Path) -> str:
 
 
 def directives(asked: Mapping[str, object], flags: Sequence[str]) -> list[str]:
-    """Lines for sbatch; options that are None are left out, and so are empty flags."""
-    lines = [f"#SBATCH --{key}={shlex.quote(str(value))}" for key, value in asked.items() if value is not None]
-    return lines + [f"#SBATCH {flag}" for flag in flags if flag]
+    """Lines for sbatch; options that are None are left out, and so are empty flags.
+
+    Raises:
+        SpecError: a line break in one: what follows it would be run as a command.
+    """
+    options = [f"--{key}={shlex.quote(str(value))}" for key, value in asked.items() if value is not None]
+    options += [flag for flag in flags if flag]
+    if broken := [option for option in options if len(option.splitlines()) > 1]:
+        raise SpecError(f"sbatch takes options of one line, and this is none: {broken[0]!r}")
+    return [f"#SBATCH {option}" for option in options]
 
 
 def log_pattern(log: Path) -> str:

@@ -192,8 +192,8 @@ class Parallel(Model):
 class Mount(Model):
     """A folder of the machine that is seen in a container, there under another path or the same."""
 
-    source: str = Field(min_length=1)
-    target: str = Field(min_length=1)
+    source: str
+    target: str
 
 
 class Launch(Model):

@@ -96,14 +96,14 @@ def mounts(job: Job) -> tuple[Mount, ...]:
     """
     found: list[Mount] = list(job.launch.mounted)
     for path in sorted(_folders(job)):
-        if not os.path.isabs(path):
-            raise SpecError(f"{path}: relative, and a container has another working directory; give the whole path")
         # The output is written to on both sides, so it has to have one path.
         covering = [each for each in found if path != job.output or each.source == each.target]
         if not any(is_below(path, each.target) for each in covering):
             found.append(Mount(source=path, target=path))
     for each in found:
         for path in (each.source, each.target):
+            if not os.path.isabs(path):
+                raise SpecError(f"{path!r}: relative, and containers start in another folder; give the whole path")
             if re.search(r"[:,\"\n]", path):
                 raise SpecError(f"{path!r}: a path with : , or quotes cannot be mounted into a container; rename it")
     return tuple(found)

@@ -90,9 +90,19 @@ def test_paths_that_cannot_be_mounted(make_training, folder):
         containers.mounts(job)
 
 
-def test_relative_paths(make_training):
-    job, _ = make_training("/fsx", train={"save": "checkpoints"})
-    with pytest.raises(SpecError, match=r"^checkpoints: relative"):
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"train": {"save": "checkpoints"}}, "checkpoints"),
+        ({"launch": {"mounts": ("data:/data",)}}, "data"),
+        ({"launch": {"mounts": ("/data:data",)}}, "data"),
+        ({"launch": {"mounts": ("",)}}, ""),
+        ({"launch": {"mounts": (":/data",)}}, ""),
+    ],
+)
+def test_relative_paths(make_training, changes, path):
+    job, _ = make_training("/fsx", **changes)
+    with pytest.raises(SpecError, match=f"^'{path}': relative"):
         containers.mounts(job)
 
 

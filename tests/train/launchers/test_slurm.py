@@ -70,6 +70,12 @@ def test_own_directives_come_last(make_training):
     assert _directives(*make_training("/fsx", launch={"directives": ("--signal=B:USR1@9",)}))[-1] == "--signal=B:USR1@9"
 
 
+@pytest.mark.parametrize("launch", [{"partition": "a\nid"}, {"directives": ("--mail-type=END\nid",)}])
+def test_a_line_break_would_begin_a_command(make_training, launch):
+    with pytest.raises(SpecError, match="sbatch takes options of one line"):
+        slurm.render(*make_training("/fsx", launch=launch))
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("30", 1800), ("30:15", 1815), ("1:30:15", 5415), ("2-0", 172800), ("1-1:1", 90060), ("1-1:1:1", 90061)],
