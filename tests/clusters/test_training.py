@@ -154,12 +154,29 @@ def test_two_trainings_share_nodes_and_meet_apart(make, slurm, stubs, tmp_path):
     first = _submit(job, program, slurm, stubs, 2)
     port = _options(stubs, 0)["--master-port"]
     (stubs / "rank-0.json").unlink()
-    second = launcher.submit(job, program)
+    second = launcher.submit(job.model_copy(update={"name": "another"}), program)
     _wait_for((stubs / "rank-0.json").exists)
 
     assert slurm.job(first.number)["JobState"] == slurm.job(second.number)["JobState"] == "RUNNING"
     assert _options(stubs, 0)["--master-port"] != port
     assert first.log != second.log
+
+
+def test_the_same_training_twice_waits_for_itself(make, slurm, stubs, tmp_path):
+    changes = {"launch": {"exclusive": False, "cpus_per_task": 1}}
+    job, program = make(tmp_path, "--wait", **changes)
+    first = _submit(job, program, slurm, stubs, 2)
+    second = launcher.submit(job, program)
+    said: list[str] = []
+
+    def show(text: str) -> None:
+        said.append(text)
+        if "another job of this run has not ended" in text:
+            slurm.call("scancel", "--signal=TERM", first.number)
+
+    second.follow(show)
+    assert slurm.job(first.number)["JobState"] == "FAILED", "it was told to end"
+    assert "pending (Dependency: another job of this run has not ended)" in "".join(said)
 
 
 def test_ctrl_c_leaves_the_job(make, slurm, tmp_path):

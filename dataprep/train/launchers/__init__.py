@@ -22,7 +22,7 @@ class Starter:
     """One launcher.
 
     Attributes:
-        render: what it would do, as text.
+        render: what it would do, as text; raises SpecError where it cannot be.
         launch: do it, and return an exit code; None: the user does, with the text.
     """
 
@@ -39,4 +39,16 @@ def find_launcher(name: str) -> Starter:
     if name not in MODULES:
         raise SpecError(f"--launcher {name}: expected one of {', '.join(MODULES)}")
     module = import_module(f"dataprep.train.launchers.{MODULES[name]}")
-    return Starter(module.render, None if name == "print" else getattr(module, "launch", None))
+
+    def render(job: Job, program: Program) -> str:
+        text: str = module.render(job, program)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            line = text[: error.end].rpartition("\n")[2].strip()
+            raise SpecError(
+                f"a path of the training is no UTF-8, and files have to name it; rename it: {line!r}"
+            ) from error
+        return text
+
+    return Starter(render, None if name == "print" else getattr(module, "launch", None))

@@ -7,12 +7,13 @@
 
 A training over several machines without a scheduler is this script on each of them, with MASTER_ADDR and NODE_RANK in
 the environment. DeepSpeed's own launcher needs it on the first machine only, and HOSTFILE; everywhere else its programs
-are started by torchrun, whose variables DeepSpeed reads: its launcher of one node dies of SIGTERM before its ranks, which
-have 30 seconds then, or none where a scheduler or a container ends with it.
+are started by torchrun, whose variables DeepSpeed reads: its launcher of one node dies of SIGTERM before its ranks,
+which have 30 seconds then, or none where a scheduler or a container ends with it.
 
 Sources: torch 2.13, torch/distributed/run.py and elastic/agent/server/api.py (on SIGTERM, torchrun passes it on and
 kills what lives after TORCH_ELASTIC_SHUTDOWN_TIMEOUT seconds; 30, and fixed, before that variable came); DeepSpeed
-master of 2026, deepspeed/launcher/runner.py (--hostfile, DS_ENV_FILE; SIGTERM is handled for pdsh alone); Amazon's and AMD's scripts as `variables` says.
+master of 2026, deepspeed/launcher/runner.py (--hostfile, DS_ENV_FILE; it handles SIGTERM with pdsh alone); Amazon's and
+AMD's scripts as `variables` says.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataprep.errors import SpecError, Terminated, TrainingError
+from dataprep.locks import hold
 from dataprep.storage import AtomicFile, make_folder
 from dataprep.train.launchers import containers, shell
 
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 
 SCRIPT = "train.sh"
 """What a script is called below `Job.output`."""
+
+LOCK = "train-{}.lock"
+"""What a local launch holds below `Job.output`, by the rank of its machine."""
 
 SHUTDOWN_SECONDS = 300
 """What ranks that are told to end have for their checkpoint, where torchrun can be told so."""
@@ -116,7 +121,9 @@ def node(job: Job, program: Program, meeting: Meeting | None) -> list[str]:
     if program.folder:
         lines.append(f"cd -- {shlex.quote(program.folder)}")
     if os.path.dirname(job.launch.python) and not os.path.isabs(job.launch.python):
-        raise SpecError(f"launch.python={job.launch.python}: relative, and the trainer's folder is another; give it whole")
+        raise SpecError(
+            f"launch.python={job.launch.python}: relative, and trainers start elsewhere; give the whole path"
+        )
     is_deepspeed = _starter(job, program) == "deepspeed" and meeting is None
     words = _deepspeed(job, program) if is_deepspeed else _torchrun(job, program, meeting)
     return [*lines, shell.command(words, [shlex.quote(word) for word in (program.script, *program.arguments)])]
@@ -218,6 +225,7 @@ def launch(job: Job, program: Program) -> int:
 
     Raises:
         SpecError: see `render`.
+        BusyError: the same training runs here already.
         OutputError: `Job.output` refuses the script.
         TrainingError: the trainer failed.
         KeyboardInterrupt, Terminated: this process was told to end, and the trainer has.
@@ -225,8 +233,22 @@ def launch(job: Job, program: Program) -> int:
     path = Path(job.output, SCRIPT)
     text = render(job, program)
     make_folder(path.parent)
-    with AtomicFile(path) as file:
-        file.write(text.encode())
+    # Two at once would write each other's checkpoints. Machines that are started by hand share the folder.
+    with hold(path.with_name(LOCK.format(job.launch.node_rank or 0))):
+        with AtomicFile(path) as file:
+            file.write(text.encode())
+        code = _run(path)
+    if code:
+        raise TrainingError(_failure(job, program, code, path))
+    return 0
+
+
+def _run(path: Path) -> int:
+    """Run a script to its end; returns its exit code, or minus the signal that ended it.
+
+    Raises:
+        KeyboardInterrupt, Terminated: see `launch`.
+    """
     told: list[int] = []
     process: subprocess.Popen[bytes] | None = None
 
@@ -251,14 +273,13 @@ def launch(job: Job, program: Program) -> int:
         if callable(handler):  # who called knows the signal, too, and raises
             handler(told[0], None)
         raise Terminated
-    if code:
-        raise TrainingError(_failure(job, program, code, path))
-    return 0
+    return code
 
 
 def _failure(job: Job, program: Program, code: int, script: Path) -> str:
     how = f"exit code {code}" if code > 0 else f"signal {-code}"
     if code == 127 and job.launch.container == "none":
-        how += f": is {_starter(job, program)} on the search path? launch.prologue can activate an environment"
+        what = job.launch.python or _starter(job, program)
+        how += f": is {what} on the search path? launch.prologue can activate an environment"
     where = "its last lines above" if job.train.log_file is None else job.train.log_file
     return f"the training failed with {how}; see {where}; what was started is {script}"

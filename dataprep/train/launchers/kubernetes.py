@@ -43,8 +43,8 @@ MAX_NAME = 48
 INSTANCE = "app.kubernetes.io/instance"
 
 MANAGER = "dataprep/train"
-"""Who patches a runtime. Kubeflow's webhook takes a domain, a slash and a path only: kubeflow/trainer release-2.2 and
-2.3, pkg/runtime/framework/plugins/jobset/jobset.go, `IsDomainPrefixedPath`; the schema of the object does not say so."""
+"""Who patches a runtime. Kubeflow's webhook takes nothing but a domain, a slash and a path, which the schema does not
+say: kubeflow/trainer release-2.2 and 2.3, pkg/runtime/framework/plugins/jobset/jobset.go, `IsDomainPrefixedPath`."""
 
 
 def render(job: Job, program: Program) -> str:

@@ -128,6 +128,7 @@ def _directives(job: Job) -> list[str]:
     notice = NOTICE_SECONDS if limit is None else min(NOTICE_SECONDS, limit // 10)
     asked = {
         "job-name": job.name,
+        "dependency": "singleton",  # a second one at once would write the same checkpoints
         "nodes": job.parallel.nodes,
         "ntasks-per-node": 1,
         "cpus-per-task": launch.cpus_per_task,

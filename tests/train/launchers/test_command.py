@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.errors import SpecError, Terminated, TrainingError
-from dataprep.train.launchers import command
+from dataprep.errors import BusyError, SpecError, Terminated, TrainingError
+from dataprep.locks import hold
+from dataprep.train.launchers import command, find_launcher
 
 STUBS = Path(__file__).parents[1] / "stubs"
 TRAINER = {"script": "trainer.py", "folder": str(STUBS)}
@@ -121,6 +122,20 @@ def _wait_for(condition) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_the_same_training_twice_is_refused(stubs, tmp_path, make_training):
+    job, program = make_training(str(tmp_path), program=TRAINER)
+    Path(job.output).mkdir(parents=True)
+    with hold(Path(job.output, "train-0.lock")), pytest.raises(BusyError, match=r"/runs/one is held by process"):
+        command.launch(job, program)
+    assert list(stubs.iterdir()) == []
+
+
+def test_a_path_that_no_file_can_name(make_training):
+    job, program = make_training("/fsx/a\udcff")
+    with pytest.raises(SpecError, match=r"is no UTF-8, .*: .*/fsx/a\\udcff"):
+        find_launcher("local").render(job, program)
 
 
 def test_told_to_end_is_no_failure(stubs, tmp_path, make_training, monkeypatch):
