@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from dataprep.definitions import define, identify
@@ -54,3 +55,22 @@ def test_a_piece_keeps_the_space_before_it(trained, decoder):
 
     assert decoder.piece(last).strip() in "the"
     assert "".join(decoder.piece(number) for number in first).lstrip(" ") == "the the"
+
+
+def test_many_texts_are_what_each_is(trained, decoder):
+    """Any tokens in any order: cut letters, special tokens, bytes that are no UTF-8."""
+    random = np.random.default_rng(1)
+    size = define(trained.type, trained.path).vocab_size
+    documents = [np.arange(size), *(random.integers(0, size, length) for length in (0, 1, 2, 3, 5, 100, 10_000))]
+
+    assert decoder.texts(documents) == [decoder.text(ids.tolist()) for ids in documents]
+
+
+def test_an_added_token_of_characters_that_are_no_bytes(make_tokenizer, byte_json):
+    added = {"id": 256, "content": "<a \u4e2d\u0120>", "special": True, "normalized": False}
+    added |= {"single_word": False, "lstrip": False, "rstrip": False}
+    folder = make_tokenizer(eos=None, added_tokens=[added], post_processor=None, decoder=byte_json["pre_tokenizer"])
+    decoder = Decoder(define("HuggingFaceTokenizer", folder))
+    ids = [104, 256, 105]
+
+    assert decoder.texts([np.array(ids)]) == [decoder.text(ids)]
