@@ -35,7 +35,9 @@ from dataprep.inspection.decoding import Decoder
 from dataprep.inspection.lengths import document_ends
 from dataprep.inspection.pairs import check_ids, open_pair
 from dataprep.layout import find_prefixes
+from dataprep.locks import hold
 from dataprep.manifest import is_of, manifest_of
+from dataprep.reshaping.making import LOCK, clear_others
 from dataprep.specs import TokenPolicy
 from dataprep.storage import MARK, AtomicFile, explain, make_folder, sync_folder, write_json
 from dataprep.watcher import Progress, Silent
@@ -135,6 +137,7 @@ def export(
     Raises:
         SpecError: a bad request: no such pair or tokenizer, more files than documents, a folder that is in use.
         FormatError: a pair is broken, or of another tokenizer.
+        BusyError: another process exports to this folder.
         OutputError: the file system refuses.
     """
     kind = next((each for each in FORMATS if each == file_format), None)
@@ -223,16 +226,18 @@ def _cuts(pair: IndexedDataset, files: int | None) -> list[int]:
 
 @contextlib.contextmanager
 def _making(folder: Path) -> Iterator[Path]:
-    """A private folder that gets the name at the end, and goes if it does not come to that."""
-    make_folder(folder.parent)
+    """A private folder that gets the name at the end, and goes if it does not come to that; or with the next one."""
     private = folder.with_name(f"{folder.name}{MARK}{os.getpid()}-{secrets.token_hex(4)}")
     make_folder(private)
     try:
-        yield private
-        with explain(folder, "finish"):
-            sync_folder(private)
-            os.rename(private, folder)
-            sync_folder(folder.parent)
+        with hold(private / LOCK):
+            clear_others(folder, private)
+            yield private
+            with explain(folder, "finish"):
+                (private / LOCK).unlink()
+                sync_folder(private)
+                os.rename(private, folder)
+                sync_folder(folder.parent)
     except BaseException:
         shutil.rmtree(private, ignore_errors=True)
         raise

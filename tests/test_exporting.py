@@ -12,10 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataprep import exporting
-from dataprep.errors import FormatError, OutputError, SpecError
+from dataprep.errors import BusyError, FormatError, OutputError, SpecError
 from dataprep.exporting import RECORD, export
 from dataprep.indexed import IndexedDataset
+from dataprep.locks import hold
 from dataprep.parity import NASTY
+from dataprep.reshaping.making import LOCK
 from dataprep.runner import run
 from dataprep.storage import AtomicFile
 
@@ -163,6 +165,22 @@ def test_a_file_system_that_refuses_leaves_nothing(dataset, tmp_path, monkeypatc
     with pytest.raises(OutputError):
         export([dataset], tmp_path / "text")
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith("text")]
+
+
+def test_what_a_killed_export_left_goes_with_the_next(dataset, tmp_path):
+    left = tmp_path / "text.tmp-4000-0123abcd"
+    left.mkdir()
+    (left / LOCK).touch()
+    (left / "rest.jsonl.tmp-1").touch()
+    persons = tmp_path / "text.tmp-old"
+    persons.mkdir()
+
+    with hold(left / LOCK), pytest.raises(BusyError, match="held by process"):
+        export([dataset], tmp_path / "text")
+    assert left.exists()
+    export([dataset], tmp_path / "text")
+    assert sorted(path.name for path in tmp_path.glob("text*")) == ["text", "text.tmp-old"]
+    assert LOCK not in os.listdir(tmp_path / "text")
 
 
 def test_bad_requests(bytes_pair, make_pair, tmp_path):

@@ -73,7 +73,7 @@ def output_prefix(text: str | Path) -> Path:
     check_encodable(path)
     if str(text).endswith(os.sep) or not path.name or (path.is_dir() and not _caches(path).exists()):
         raise SpecError(f"--output {text} is a folder; name the pair in it, as in {path / 'merged'}")
-    _clear_others(path)
+    clear_others(path)
     return path
 
 
@@ -81,7 +81,16 @@ OWN = re.compile(re.escape(MARK) + r"\d+-[0-9a-f]{8}$")
 """How the name of a maker's folder ends; what only begins like one may be a person's."""
 
 
-def _clear_others(name: Path, own: Path | None = None) -> None:
+def clear_others(name: Path, own: Path | None = None) -> None:
+    """Remove the private folders of makers of this name that have died.
+
+    Args:
+        name: what they were to make.
+        own: the folder of who asks.
+
+    Raises:
+        BusyError: one of them is alive.
+    """
     for folder in sorted(name.parent.glob(f"{glob.escape(name.name)}{MARK}*")):
         if folder != own and OWN.search(folder.name) and (folder / LOCK).is_file():
             with hold(folder / LOCK):
@@ -147,7 +156,7 @@ class Outputs:
                 self._folder.mkdir()
             stack.callback(self._discard)
             stack.enter_context(hold(self._folder / LOCK))
-            _clear_others(self._name, self._folder)
+            clear_others(self._name, self._folder)
             self._check_room()
             self._stack = stack.pop_all()
         return self
