@@ -4,13 +4,15 @@
     docker     docker run          NVIDIA: --gpus all      where it is; by name
     podman     podman run          NVIDIA: CDI             the same
     pyxis      options of srun     enroot's own hooks      enroot's own hooks; by name
-    AMD, in docker and podman: /dev/kfd, /dev/dri, and the groups that own them on the node
+    AMD, in docker and podman: /dev/kfd, /dev/dri, and the groups that own them on the node; of a podman that is not
+    root's, all groups of the user
 
-A container is one of its own for each training and ends with it; none of anybody else's is touched.
+A container is one of its own for each training and ends with it; none of anybody else's is touched. What Slurm killed
+with its job, docker's daemon keeps running: the next start of the same job removes it first.
 
 Sources: NVIDIA's containers ask for --ipc=host and the two limits when they are started without; the options for AMD
-are those of ROCm/Megatron-LM f253af69, examples/llama/train_llama_slurm.sh, without --privileged; NVIDIA/pyxis 1075199,
-README.md and pyxis_slurmstepd.c.
+are those of ROCm/Megatron-LM f253af69, examples/llama/train_llama_slurm.sh, without --privileged; podman-run(1),
+--group-add; NVIDIA/pyxis 1075199, README.md and pyxis_slurmstepd.c.
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ for group in video render; do
   if [[ -n $gid ]]; then more+=(--group-add "$gid"); fi
 done"""
 
+# Within a user's own namespace, those numbers are others.
+_KEPT = "if [[ $EUID != 0 ]]; then more=(--group-add keep-groups); fi"
+
 
 def wrap(job: Job, program: Program, lines: Sequence[str], names: Iterable[str]) -> list[str]:
     """Lines that run lines in a container that docker or podman starts; else the lines. The last one is a command.
@@ -52,8 +57,9 @@ def wrap(job: Job, program: Program, lines: Sequence[str], names: Iterable[str])
     if kind in ("none", "pyxis"):
         return list(lines)
     inside = shell.script([*lines[:-1], f"exec {lines[-1]}"])
+    name = f'"{job.name}-${{SLURM_JOB_ID:-$$}}"'
     words = [
-        *(kind, "run", "--rm", f'--name="{job.name}-${{SLURM_JOB_ID:-$$}}"', "--network=host", '"${more[@]}"'),
+        *(kind, "run", "--rm", f"--name={name}", "--network=host", '"${more[@]}"'),
         *_devices(kind, program.vendor, job.launch.shared_memory),
         *("--ulimit=memlock=-1", "--ulimit=stack=67108864"),
         *(f"--mount={shlex.quote(f'type=bind,source={each.source},target={each.target}')}" for each in mounts(job)),
@@ -63,8 +69,9 @@ def wrap(job: Job, program: Program, lines: Sequence[str], names: Iterable[str])
     return [
         *shell.variable("trainer", inside),
         "more=()",
+        *_groups(kind, program.vendor),
         "if [[ -e /dev/infiniband ]]; then more+=(--device=/dev/infiniband); fi",
-        *(_GROUPS.split("\n") if program.vendor == "amd" else []),
+        f"{kind} rm --force {name} > /dev/null 2>&1 || true",
         shell.command(words, [shlex.quote(_image(job)), "-c", '"$trainer"']),
     ]
 
@@ -130,12 +137,19 @@ def _image(job: Job) -> str:
     return job.launch.image
 
 
+def _groups(kind: str, vendor: str) -> list[str]:
+    """Lines that add the groups of AMD's devices to ``more``."""
+    if vendor != "amd":
+        return []
+    return [*_GROUPS.split("\n"), *([_KEPT] if kind == "podman" else [])]
+
+
 def _devices(kind: str, vendor: str, shared_memory: str) -> list[str]:
+    # SELinux would keep what is mounted from podman's containers.
+    label = ["--security-opt=label=disable"] if kind == "podman" else []
     if vendor == "amd":
         # Kubernetes' Gi is docker's g; with the shared memory of the host, podman refuses a size.
         size = f"--shm-size={shlex.quote(re.sub(r'i$', '', shared_memory).lower())}"
         seccomp = ["--security-opt=seccomp=unconfined", "--cap-add=SYS_PTRACE"]
-        return ["--device=/dev/kfd", "--device=/dev/dri", *seccomp, size]
-    if kind == "podman":
-        return ["--device=nvidia.com/gpu=all", "--security-opt=label=disable", "--ipc=host"]
-    return ["--gpus=all", "--ipc=host"]
+        return ["--device=/dev/kfd", "--device=/dev/dri", *seccomp, *label, size]
+    return ["--device=nvidia.com/gpu=all" if kind == "podman" else "--gpus=all", *label, "--ipc=host"]

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 HEAD = ("#!/bin/bash", "set -eo pipefail")
 
+MAX_WORD_BYTES = (128 << 10) - 2
+"""Of one argument of a program, without a line break that `variable` adds and the zero byte: MAX_ARG_STRLEN,
+execve(2)."""
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN = re.compile(r"[A-Za-z0-9_./:,=+@^%-]*")
 
@@ -65,7 +69,17 @@ def make_folders(paths: Iterable[str]) -> list[str]:
 
 
 def variable(name: str, text: str) -> list[str]:
-    """Lines that make a text of several lines the value of a variable, and show it as it is."""
+    """Lines that make a script the value of a variable, to be passed on as one word, and show it as it is.
+
+    Raises:
+        SpecError: no program can be given a word of this length.
+    """
+    size = len(text.encode("utf-8", "surrogateescape"))
+    if size > MAX_WORD_BYTES:
+        raise SpecError(
+            f"the trainer's command is a script of {size} bytes, and Linux passes on {MAX_WORD_BYTES}: blend fewer "
+            "prefixes; `dataprep merge` makes one of several"
+        )
     end = f"END_OF_{name.upper()}"
     while end in text.splitlines():
         end += "_"

@@ -18,11 +18,13 @@ exec torchrun \
   --config-file /fsx/runs/one/config.json
 END_OF_TRAINER
 more=()
-if [[ -e /dev/infiniband ]]; then more+=(--device=/dev/infiniband); fi
 for group in video render; do
   gid=$(getent group "$group" | cut -d : -f 3) || gid=
   if [[ -n $gid ]]; then more+=(--group-add "$gid"); fi
 done
+if [[ $EUID != 0 ]]; then more=(--group-add keep-groups); fi
+if [[ -e /dev/infiniband ]]; then more+=(--device=/dev/infiniband); fi
+podman rm --force "sample-125m-${SLURM_JOB_ID:-$$}" > /dev/null 2>&1 || true
 exec podman run \
   --rm \
   --name="sample-125m-${SLURM_JOB_ID:-$$}" \
@@ -31,6 +33,7 @@ exec podman run \
   --device=/dev/dri \
   --security-opt=seccomp=unconfined \
   --cap-add=SYS_PTRACE \
+  --security-opt=label=disable \
   --shm-size=128g \
   --ulimit=memlock=-1 \
   --ulimit=stack=67108864 \

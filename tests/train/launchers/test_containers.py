@@ -42,6 +42,7 @@ def test_ranks_in_a_container(stubs, workspace, make_training, kind, monkeypatch
     assert found["options"].get("--device", []) == [*devices, *gpus.get("--device", [])]
     assert found["options"]["--ipc"] == ["host"]
     assert "rank 1 is at work" in (folder / "log").read_text()
+    assert (stubs / "removed").read_text().split() == found["options"]["--name"], "one of the same job that was killed"
 
 
 def test_accelerators_of_amd(stubs, tmp_path, make_training):
@@ -56,6 +57,13 @@ def test_accelerators_of_amd(stubs, tmp_path, make_training):
     assert "--ipc" not in options
     assert "--gpus" not in options
     assert all(group.isdigit() for group in options["--group-add"]), "by number: the image may not know their names"
+
+
+def test_podman_of_a_user_keeps_the_users_groups(make_training):
+    job, program = make_training("/fsx", launch={"container": "podman", "image": "x"}, program={"vendor": "amd"})
+    text = command.render(job, program)
+    assert "if [[ $EUID != 0 ]]; then more=(--group-add keep-groups); fi\n" in text
+    assert "--security-opt=label=disable" in text
 
 
 def _mounts(job) -> list[str]:

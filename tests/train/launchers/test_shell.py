@@ -94,6 +94,16 @@ def test_texts_in_variables(text):
     assert found["x"] == text.removesuffix("\n") + "\n"
 
 
+def test_the_longest_text_that_can_be_passed_on():
+    text = "#" * shell.MAX_WORD_BYTES
+    lines = shell.script([*shell.variable("x", text), '/bin/echo "${#x}" "$x" | cut -c 1-9'])
+    done = subprocess.run(["bash"], input=lines.encode(), capture_output=True, check=True)
+
+    assert (done.stdout, done.stderr) == (b"131071 ##\n\n", b"")
+    with pytest.raises(SpecError, match="and Linux passes on 131070: blend fewer"):
+        shell.variable("x", text + "#")
+
+
 def test_lines_of_a_command():
     assert shell.command(["a", "--b", "1", "-2", "--c"], ["d", "--e=f", "g"]) == "\\\n  ".join(
         ["a ", "--b 1 -2 ", "--c ", "d ", "--e=f g"]
