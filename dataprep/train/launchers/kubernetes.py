@@ -101,6 +101,9 @@ def _check(job: Job, program: Program) -> None:
         raise SpecError("launch.mounts: pods see the claim alone, at launch.mount_path; leave it out")
     if bad := [name for name in program.files if not re.fullmatch(r"[-._A-Za-z0-9]+", name)]:
         raise SpecError(f"{bad[0]!r}: a ConfigMap takes letters, digits, and - _ . in the names of files")
+    for path in (launch.mount_path, job.output):
+        if ":" in path:
+            raise SpecError(f"{path}: Kubernetes mounts at no path with a colon; name another")
     train = job.train
     paths = {part.prefix for part in job.data.all_parts} | {job.output}
     paths |= {path for path in (train.save, train.load, train.data_cache_path, train.log_dir) if path}

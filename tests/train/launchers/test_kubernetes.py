@@ -130,6 +130,7 @@ def test_a_token_is_by_reference(make_training):
         ({"mount_path": "/data"}, "/fsx/it's/checkpoints is not below /data, where pods see the claim fsx-claim"),
         ({"mounts": ("/fsx",)}, "launch.mounts: pods see the claim alone"),
         ({"environment": {"a b": "1"}}, "is no name of an environment variable"),
+        ({"folder": "/fsx/a:b"}, "/fsx/a:b/runs/one: Kubernetes mounts at no path with a colon"),
     ],
 )
 def test_what_pods_cannot_do(make_training, launch, message):
