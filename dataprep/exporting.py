@@ -37,7 +37,7 @@ from dataprep.inspection.pairs import check_ids, open_pair
 from dataprep.layout import find_prefixes
 from dataprep.locks import hold
 from dataprep.manifest import is_of, manifest_of
-from dataprep.reshaping.making import LOCK, clear_others
+from dataprep.reshaping.making import LOCK, check_encodable, clear_others
 from dataprep.specs import TokenPolicy
 from dataprep.storage import MARK, AtomicFile, explain, make_folder, sync_folder, write_json
 from dataprep.watcher import Progress, Silent
@@ -150,6 +150,8 @@ def export(
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
             raise SpecError(f"{folder} is there already; choose another --output, or remove it")
     paths = [path for text in prefixes for path in find_prefixes(text)]
+    for path in (folder, *paths):
+        check_encodable(path)
     names = [path.name for path in paths]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

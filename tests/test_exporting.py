@@ -183,6 +183,12 @@ def test_what_a_killed_export_left_goes_with_the_next(dataset, tmp_path):
     assert LOCK not in os.listdir(tmp_path / "text")
 
 
+def test_paths_that_its_record_cannot_name(bytes_pair, tmp_path):
+    prefix, tokenizer = bytes_pair([[97]])
+    with pytest.raises(SpecError, match="is not UTF-8"):
+        export([prefix], os.fsdecode(os.fsencode(tmp_path) + b"/\xff"), tokenizer=tokenizer)
+
+
 def test_bad_requests(bytes_pair, make_pair, tmp_path):
     prefix, tokenizer = bytes_pair([[97], [98]])
     (tmp_path / "used").mkdir()
