@@ -41,6 +41,7 @@ def test_samples_are_megatrons(megatron, process_group, gpt_config, prefixes, we
         "hidden_size": 8,
         "ffn_hidden_size": 8,
         "num_attention_heads": 1,
+        "num_query_groups": 1,
         "vocab_size": 8192,
         "max_position_embeddings": LENGTH,
     }
