@@ -191,6 +191,10 @@ def _open(path: Path, tokenizer: str | None, files: int | None) -> _Input:
     if tokenizer is not None:
         spec, place = find_tokenizer(tokenizer, {})
         definition, named = define(spec.type, place, spec.merges), identify(spec, place)
+        if identity is not None and (identity.vocab_size, identity.eod_id) != (named.vocab_size, named.eod_id):
+            raise SpecError(
+                f"{pair.prefix} was made with {identity.name}, not with {named.name}: its ids mean other texts"
+            )
         identity = identity or named
     elif identity is not None:
         definition = load(identity)

@@ -220,3 +220,10 @@ def test_broken_pairs_are_refused(bytes_pair, tmp_path):
 
     with pytest.raises(FormatError, match="broken"):
         export([prefix], tmp_path / "text", tokenizer=tokenizer)
+
+
+def test_another_tokenizer_than_that_of_the_manifest_is_refused(bpe, tmp_path):
+    prefix = run("sample", "sample", tmp_path, limit=20).prefix
+    with pytest.raises(SpecError, match="was made with sample, not with"):
+        export([prefix], tmp_path / "text", tokenizer=str(bpe.path))
+    assert not (tmp_path / "text").exists()
