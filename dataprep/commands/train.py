@@ -108,7 +108,7 @@ def train(
         },
         settings=settings or (),
         output=output,
-        is_here=launcher == "local",
+        launcher=launcher,
     )
     resolved = resolve(asked)
     job = resolved.job

@@ -76,9 +76,11 @@ def _problems(model: type[BaseModel], error: ValidationError | TypeError) -> str
             kinds = get_args(owner.model_fields[keys[-1]].annotation) if owner is not None else ()
             named = ", ".join(get_args(each.model_fields["kind"].annotation)[0] for each in kinds)
             key, text = f"{key}.kind", f"expected one of {named}"
+        elif problem["type"] == "value_error":
+            text = text.removeprefix("Value error, ")  # it says by itself what was found
         elif problem["type"] != "missing":
             text = f"{text}, found {_shown(problem['input'])}"
-        lines.append(f"{key}: {text}")
+        lines.append(f"{key}: {text}" if keys or problem["type"] != "value_error" else text)
     return "; ".join(lines)
 
 

@@ -12,11 +12,11 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from dataprep.samples import SEED, SPLIT, SplitPart
+from dataprep.samples import SEED, SPLIT, SplitPart, parse_split
 from dataprep.specs import Model, TokenizerIdentity
 from dataprep.train.presets import Shape
 
@@ -103,12 +103,12 @@ class Training(Model):
     lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] = "cosine"
     lr_warmup_iters: int = Field(ge=0)
     lr_decay_iters: int = Field(ge=1)
-    weight_decay: float = 0.1
-    clip_grad: float = 1.0
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.95
-    adam_eps: float = 1e-8
-    seed: int = SEED
+    weight_decay: float = Field(default=0.1, ge=0)
+    clip_grad: float = Field(default=1.0, ge=0)
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    adam_beta2: float = Field(default=0.95, ge=0, lt=1)
+    adam_eps: float = Field(default=1e-8, gt=0)
+    seed: int = Field(default=SEED, ge=1, lt=2**32)
     split: str = SPLIT
     eval_interval: int = Field(default=1000, ge=1)
     eval_iters: int = Field(default=10, ge=0)
@@ -117,7 +117,7 @@ class Training(Model):
     save: str | None = None
     save_optim: bool = True
     load: str | None = None
-    ckpt_format: Literal["torch", "torch_dist", "zarr", "torch_dcp", "fsdp_dtensor"] | None = None
+    ckpt_format: Literal["torch", "torch_dist", "torch_dcp"] | None = None
     data_cache_path: str | None = None
     log_dir: str | None = None
     log_file: str | None = None
@@ -137,6 +137,16 @@ class Training(Model):
     gemm_tuning: bool = False
     wandb_project: str | None = None
     torch_compile: bool = False
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        parse_split(self.split)
+        if self.min_lr > self.lr:
+            raise ValueError(f"min_lr {self.min_lr} is above lr {self.lr}")
+        if self.lr_warmup_iters >= self.lr_decay_iters:
+            warm, decay = self.lr_warmup_iters, self.lr_decay_iters
+            raise ValueError(f"lr_warmup_iters {warm} leaves no step of lr_decay_iters {decay} to decay in")
+        return self
 
     @property
     def eval_rounds(self) -> int:
@@ -222,7 +232,7 @@ class Launch(Model):
         efa_per_node: Elastic Fabric Adapters of each pod: 32 on p5, 16 on p5en, 8 on p6-b200.
         instance_type: of the nodes that pods may run on.
         cpu_per_node, memory_per_node: requests of each pod, as Kubernetes writes them.
-        shared_memory: of each pod or container, as Kubernetes writes it.
+        shared_memory: of each pod, as Kubernetes writes it.
         token_secret: Kubernetes: Secret with the key HF_TOKEN.
         max_restarts: of torchrun.
     """

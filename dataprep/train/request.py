@@ -19,6 +19,7 @@ from dataprep.errors import SpecError
 from dataprep.specs import parse_settings
 from dataprep.train.compat import differences, script_numbers
 from dataprep.train.datasets import parse_data_path, read_parts
+from dataprep.train.effects import READ, without_effect
 from dataprep.train.job import Data, Job, Launch, Parallel, Training
 from dataprep.train.presets import LEARNING_RATE, LEARNING_RATES, Shape, find_preset
 from dataprep.train.profiles import find_profile
@@ -52,7 +53,7 @@ class Asked:
         words: prefixes and variables, as given.
         valid, test: prefixes of these splits, where they have some of their own.
         options: ``namespace -> name -> value`` of the options that are settings under a shorter name.
-        is_here: whether the training is started on this machine, whose accelerators are counted then.
+        launcher: who starts it; with ``local``, the accelerators of this machine are counted.
     """
 
     words: Sequence[str]
@@ -69,7 +70,7 @@ class Asked:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     settings: Sequence[str] = ()
     output: Path = Path("runs")
-    is_here: bool = False
+    launcher: str = "print"
 
 
 @dataclass(frozen=True)
@@ -93,23 +94,29 @@ def resolve(asked: Asked, environment: Mapping[str, str] | None = None) -> Resol
         FormatError: a pair cannot be read.
     """
     taken = take([word for word in asked.words if is_variable(word)], environment)
-    settings = _merged(
-        taken.settings, asked.options, parse_settings([_quoted(each) for each in asked.settings], NAMESPACES)
-    )
+    given = _merged(asked.options, parse_settings([_as_yaml(each) for each in asked.settings], NAMESPACES))
+    settings = _merged(taken.settings, given)
     ask = settings.pop("ask", {})
     backend, profile = find_profile(asked.backend, asked.profile)
     model, shape, schedule, notes = _model(asked, ask, settings.pop("model", {}))
+    chosen = [profile, asked.launcher, settings.get("launch", {}).get("container", "none")]
+    for namespace, name, why in without_effect(given, chosen):
+        raise SpecError(f"{namespace}.{name} would do nothing: {why}")
+    idle = []
+    for namespace, name, why in without_effect(_merged({"train": schedule}, taken.settings), chosen):
+        settings.get(namespace, {}).pop(name, None)
+        idle.append(f"{namespace}.{name} does nothing: {why}")
     data = _data(asked, ask)
     vocabulary = find_vocabulary(
         data.all_parts, asked.tokenizer or ask.get("tokenizer"), ask.get("tokenizer_type"), shape
     )
     launch = Launch.from_json(_with_mounts(settings.get("launch", {}), ask), "--set launch")
-    here = {"gpus_per_node": count_accelerators()} if asked.is_here else {}
+    here = {"gpus_per_node": count_accelerators()} if asked.launcher == "local" else {}
     parallel = Parallel.from_json({**here, **settings.get("parallel", {})}, "--set parallel")
-    given = {**schedule, **_asked_schedule(ask, parallel), **settings.get("train", {})}
+    planned = {**schedule, **_asked_schedule(ask, parallel), **settings.get("train", {})}
     output = os.path.abspath(asked.output)
-    train = _training(given, shape, data, parallel, (asked.iterations, asked.tokens, asked.samples))
-    train = _with_folders(train, given, output, data)
+    train = _training(planned, shape, data, parallel, (asked.iterations, asked.tokens, asked.samples))
+    train = _with_folders(train, planned, output, not data.is_mock and profile in READ["train.data_cache_path"])
     job = Job(
         name="job",
         backend=backend,
@@ -127,8 +134,8 @@ def resolve(asked: Asked, environment: Mapping[str, str] | None = None) -> Resol
         output=output,
         arguments={name: None if value == "" else str(value) for name, value in settings.get("argument", {}).items()},
     )
-    job = _named(job, ask, given)
-    return Resolved(job, (*taken.notes, *notes), (*taken.warnings, *vocabulary.warnings))
+    job = _named(job, ask, planned)
+    return Resolved(job, (*taken.notes, *notes), (*taken.warnings, *idle, *vocabulary.warnings))
 
 
 def count_accelerators() -> int:
@@ -141,10 +148,14 @@ def count_accelerators() -> int:
     return nvidia or amd or 1
 
 
-def _quoted(setting: str) -> str:
-    """`argument.KEY=` may be empty and is text, whatever YAML would make of it."""
+def _as_yaml(setting: str) -> str:
+    """`argument.KEY=` may be empty and is text; 3e-4 is a number, which YAML reads as text."""
     key, equals, text = setting.partition("=")
-    return f"{key}={json.dumps(text)}" if equals and key.startswith("argument.") else setting
+    if equals and key.startswith("argument."):
+        return f"{key}={json.dumps(text)}"
+    if key.startswith(("train.", "model.")) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", text):
+        return f"{key}={float(text):.17e}"
+    return setting
 
 
 def _merged(*some: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -172,8 +183,9 @@ def _model(
         notes = [f"COMPAT {asked.compat}: {name} is trained with {text}" for text in differences(preset, shape)]
         notes = notes or [f"COMPAT {asked.compat}: its schedule, on the shape of {name}, which that script has right"]
     if changes:
-        if "hidden_size" in changes and shape.family == "gpt":
-            changes.setdefault("ffn_hidden_size", 4 * changes["hidden_size"])
+        hidden = changes.get("hidden_size")
+        if isinstance(hidden, int) and shape.family == "gpt":
+            changes.setdefault("ffn_hidden_size", 4 * hidden)
         if "num_attention_heads" in changes and shape.num_query_groups == shape.num_attention_heads:
             changes.setdefault("num_query_groups", changes["num_attention_heads"])
         shape = Shape.from_json({**shape.to_json(), **changes}, "--set model")
@@ -231,9 +243,11 @@ def _training(
     own_length = min(SEQ_LENGTH, shape.max_position_embeddings)
     sequence = given.setdefault("seq_length", own_length)
     micro = given.setdefault("micro_batch_size", 1)
-    for key in ("seq_length", "micro_batch_size"):
-        if not isinstance(given[key], int) or given[key] < 1:
+    for key in ("seq_length", "micro_batch_size", "global_batch_size", "train_iters"):
+        if key in given and (type(given[key]) is not int or given[key] < 1):
             raise SpecError(f"train.{key}: expected a whole number above 0, found {given[key]!r}")
+    if type(given["lr"]) not in (int, float):
+        raise SpecError(f"train.lr: expected a number, found {given['lr']!r}")
     ranks = max(1, parallel.data_parallel_size) * micro
     batch = given.setdefault("global_batch_size", math.ceil(BATCH / ranks) * ranks)
     iterations = _iterations(wanted, batch, sequence) or given.get("train_iters")
@@ -253,6 +267,8 @@ def _iterations(wanted: tuple[int | None, float | None, int | None], batch: int,
     if sum(each is not None for each in wanted) > 1:
         raise SpecError("give one of --tokens, --samples and --iterations")
     if tokens is not None:
+        if not math.isfinite(tokens):
+            raise SpecError(f"--tokens {tokens}: expected a number")
         return max(1, math.ceil(tokens / (batch * sequence)))
     if samples is not None:
         return max(1, math.ceil(samples / batch))
@@ -272,14 +288,14 @@ def _one_epoch(given: dict[str, Any], data: Data, step: int) -> int:
     return max(1, int(tokens // step))
 
 
-def _with_folders(train: Training, given: dict[str, Any], output: str, data: Data) -> Training:
+def _with_folders(train: Training, given: dict[str, Any], output: str, has_cache: bool) -> Training:
     """Folders that are not given lie in the output; those that are become absolute, since trainers start elsewhere."""
     found: dict[str, Any] = {}
     for name in ("save", "load", "data_cache_path", "log_dir", "log_file"):
         value = getattr(train, name)
         if value is not None:
             found[name] = os.path.abspath(os.path.expanduser(value))
-    if "data_cache_path" not in given and not data.is_mock:
+    if "data_cache_path" not in given and has_cache:
         found["data_cache_path"] = os.path.join(output, "index-cache")
     return train.model_copy(update=found)
 

@@ -158,6 +158,16 @@ def test_a_shape_can_be_changed(make_job):
         ({"settings": ["trains.lr=1"]}, "expected NAMESPACE.KEY=VALUE with a namespace of model, train"),
         ({"settings": ["model.num_layers=0"]}, "num_layers"),
         ({"settings": ["train.seq_length=x"]}, "expected a whole number above 0, found 'x'"),
+        ({"settings": ["train.global_batch_size=abc"]}, "expected a whole number above 0, found 'abc'"),
+        ({"settings": ["train.lr=abc"]}, r"train\.lr: expected a number, found 'abc'"),
+        ({"settings": ["train.min_lr=1"]}, "--set train: min_lr 1.0 is above lr 0.0006"),
+        ({"settings": ["train.lr_warmup_iters=9"], "iterations": 9}, "lr_warmup_iters 9 leaves no step of"),
+        ({"settings": ["train.split=0,0"]}, "a split of '0,0': expected the shares"),
+        ({"settings": ["train.seed=0"]}, "seed: Input should be greater than or equal to 1"),
+        ({"settings": ["train.adam_beta2=1"]}, "adam_beta2: Input should be less than 1"),
+        ({"settings": ["model.hidden_size=abc"]}, "hidden_size: Input should be a valid integer, found 'abc'$"),
+        ({"settings": ["model.hidden_size=770"]}, "model: hidden_size 770 is no multiple of num_attention_heads 12$"),
+        ({"tokens": float("inf")}, "--tokens inf: expected a number"),
         ({"model": None}, "give a --model"),
         ({"backend": "jax"}, "--backend jax: expected one of megatron"),
         ({"profile": "core-1"}, "--profile core-1: expected one of core-0.16"),
@@ -167,6 +177,11 @@ def test_a_shape_can_be_changed(make_job):
 def test_requests_that_are_wrong(make_job, changes, text):
     with pytest.raises(SpecError, match=text):
         make_job(**changes)
+
+
+def test_numbers_are_written_as_people_write_them(make_job):
+    train = make_job(settings=["train.lr=3e-4", "train.min_lr=1E-7", "train.adam_eps=1.5e-9"]).train
+    assert (train.lr, train.min_lr, train.adam_eps) == (3e-4, 1e-7, 1.5e-9)
 
 
 def test_arguments_for_the_trainer_as_they_are(make_job):
@@ -198,8 +213,8 @@ def test_paths_are_absolute(make_job, monkeypatch, dataset, tmp_path):
 
 def test_accelerators_are_counted_for_a_start_here(make_job, monkeypatch):
     monkeypatch.setattr(request, "count_accelerators", lambda: 3)  # this machine's number is not known
-    assert make_job(is_here=True).parallel.gpus_per_node == 3
-    assert make_job(is_here=True, options={"parallel": {"gpus_per_node": 2}}).parallel.gpus_per_node == 2
+    assert make_job(launcher="local").parallel.gpus_per_node == 3
+    assert make_job(launcher="local", options={"parallel": {"gpus_per_node": 2}}).parallel.gpus_per_node == 2
     assert make_job().parallel.gpus_per_node == 8
 
 

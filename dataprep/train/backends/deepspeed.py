@@ -328,8 +328,6 @@ def _notes(job: Job) -> Iterator[str]:
             "its converters read checkpoints of pipelines only, which ZeRO 2, ZeRO 3 and --cp do not make; DeepSpeed's "
             "zero_to_fp32.py in the checkpoint's folder gathers the weights"
         )
-    if job.train.gemm_tuning:
-        yield "GEMM_TUNING is of Transformer Engine, which Megatron-DeepSpeed does not use: it has no effect"
 
 
 def _after(job: Job, flags: list[Flag]) -> tuple[tuple[str, str], ...]:

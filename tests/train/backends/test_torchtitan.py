@@ -78,7 +78,7 @@ def test_more_of_torchtitans_own_options_follow(make_job):
         ("llama3-8b", {"train": {"precision": "fp8"}}, "fp8"),
         ("llama3-8b", {"train": {"optimizer": "sgd"}}, "AdamW"),
         ("llama3-8b", {"train": {"lr_decay_style": "WSD"}}, "WSD"),
-        ("llama3-8b", {"train": {"lr_decay_iters": 10}}, "lr_decay_iters"),
+        ("llama3-8b", {"train": {"lr_decay_iters": 20}}, "lr_decay_iters"),
         ("llama3-8b", {"train": {"save_optim": False}}, "save_optim"),
         ("llama3-8b", {"train": {"ckpt_format": "torch"}}, "DCP"),
         ("llama3-8b", {"train": {"sequences": True}}, r"train\.sequences"),
