@@ -113,11 +113,11 @@ def train(
     resolved = resolve(asked)
     job = resolved.job
     note(*resolved.notes, *(f"warning: {text}" for text in resolved.warnings))
+    program = render(job)
+    text = starter.render(job, program)
     with progress.watch(context.obj["quiet"]) as watcher:
         watcher.stage("preflight", 0)
         findings = preflight.check(job, strict, lambda count: watcher(Progress(source_bytes=count)))
-    program = render(job)
-    text = starter.render(job, program)
     failed = any(finding.severity == "error" for finding in findings)
     if as_json:
         print_json(_described(job, findings, program, text))

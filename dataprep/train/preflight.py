@@ -98,7 +98,7 @@ def _pairs(job: Job, strict: bool, progress: Callable[[int], None] | None) -> It
 
 
 def _is_divided(job: Job) -> bool:
-    """Whether the trainer knows train, valid and test; torchtitan trains on all that it is given."""
+    """Whether every split that is asked for has to hold something; torchtitan goes without, and says so."""
     return job.backend != "torchtitan"
 
 
@@ -159,8 +159,10 @@ def _parts(job: Job) -> Iterator[Finding]:
     for part in names:
         if part == "valid":
             asked = f"{train.num_samples(part)} samples of {part} are asked for by --eval-iters {train.eval_iters}"
-            late = "Megatron fails at the first evaluation; --set train.eval_iters=0, or give it a share"
-            yield Finding("error", "split", f"{asked}, and it has no share: {late}")
+            fails = PROFILES[job.profile].needs_valid_split
+            late = "the trainer fails as it starts" if fails else "the trainer never validates, without a word"
+            fix = "--set train.eval_iters=0, or give it a share"
+            yield Finding("error" if fails else "warning", "split", f"{asked}, and it has no share: {late}; {fix}")
     if PROFILES[job.profile].needs_valid_samples and not train.eval_iters and shares["valid"]:
         asserted = f"{PROFILES[job.profile].what} asserts that a split with a share has samples"
         yield Finding("error", "split", f"{asserted}: without evaluation, --set train.split=100,0,0")
@@ -187,7 +189,7 @@ def _amounts(job: Job) -> Iterator[Finding]:
 
 def _held(job: Job, part: Part) -> int:
     """Tokens of a prefix that are for training: exact where the split takes them all, else by its share."""
-    if job.data.own:
+    if job.data.own or job.profile == "torchtitan-frontier":  # it has no splits
         return part.num_tokens
     first, stop = split_ranges(job.train.split, part.num_sequences).get("train", (0, 0))
     return part.num_tokens * (stop - first) // max(1, part.num_sequences)
@@ -219,11 +221,12 @@ def _sizes(job: Job) -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", "batch", f"{accumulated} = {t.global_batch_size // ranks} micro batches a step and rank")
+    is_cut = PROFILES[job.profile].cuts_groups and tensor % s.num_query_groups == 0
     rules = (
         (s.hidden_size, s.num_attention_heads, "hidden size", "heads"),
         (s.num_attention_heads, s.num_query_groups, "heads", "query groups"),
         (s.num_attention_heads, tensor, "heads", "TP"),
-        (s.num_query_groups, tensor, "query groups", "TP"),
+        (s.num_query_groups, 1 if is_cut else tensor, "query groups", "TP"),
         (s.ffn_hidden_size, tensor, "ffn size", "TP"),
         (s.num_layers, pipeline, "layers", "PP"),
         (t.seq_length, 2 * context if context > 1 else 1, "sequence length", "2 x CP"),
@@ -251,11 +254,13 @@ def _versions(job: Job) -> Iterator[Finding]:
             (tensor > 1 and job.backend == "rocm", f"tensor size {tensor}"),
             (t.precision == "fp16", "fp16"),
             (job.shape.tie_embeddings, "tied embeddings"),
-            (t.ckpt_format not in (None, "torch_dist"), f"checkpoints of format {t.ckpt_format}"),
+            (t.ckpt_format == "torch", f"checkpoints of format {t.ckpt_format}"),
         ]
         for is_wrong, what in wrong:
             if is_wrong:
                 yield Finding("error", "fsdp", f"--fsdp does not go with {what}: Megatron asserts at its start")
+    if t.ckpt_format == "torch_dcp" and not (p.fsdp and p.tensor_model_parallel_size == 1):
+        yield Finding("error", "checkpoints", "torch_dcp is for --fsdp with --tp 1: Megatron asserts at its start")
     if t.use_distributed_optimizer and t.save is not None and t.ckpt_format == "torch" and p.data_parallel_size > 1:
         text = "checkpoints of format torch with a distributed optimizer can only be loaded by as many ranks"
         yield Finding("warning", "checkpoints", f"{text}; torch_dist by any number")
@@ -308,13 +313,14 @@ def _is_inside(job: Job) -> bool:
 
 
 def _cache_bytes(job: Job) -> int:
-    """Of Megatron's index caches: 4 for each sequence and epoch, and 12 for each sample."""
-    train = job.train
-    found = 0.0
-    for part in job.data.all_parts:
-        epochs = max(1.0, train.num_tokens * part.weight / max(1, part.num_tokens))
-        found += 4 * part.num_sequences * math.ceil(epochs) + 12 * train.num_samples("train") * part.weight
-    return int(found)
+    """Of Megatron's index caches: of whole epochs, 4 a sequence and 12 a sample; of a blend 10 more a sample."""
+    train, data = job.train, job.data
+    asked = sum(train.num_samples(part) for part in PARTS)
+    found = 10 * asked if len(data.all_parts) > 1 else 0
+    for part in data.all_parts:
+        epochs = math.ceil(max(1, asked * train.seq_length * part.weight / max(1, part.num_tokens)))
+        found += epochs * (4 * part.num_sequences + 12 * part.num_tokens // train.seq_length)
+    return found
 
 
 def _gb(size: float) -> str:

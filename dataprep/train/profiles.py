@@ -27,7 +27,9 @@ _SINCE_0_12 = frozenset({"rope-scaling-factor", "data-args-path", "per-split-dat
     "fp8-recipe",
     "attention-backend",
 }
+_SINCE_0_14 = frozenset({"fp8-recipe=blockwise"})
 _SINCE_0_16 = frozenset({"per-dataset-sequences-path"})
+_NOT_ROCM_25 = frozenset({"fp8-recipe=mxfp8"}) | _SINCE_0_14 | _SINCE_0_16
 _AMD = ("no-masked-softmax-fusion", "no-gradient-accumulation-fusion", "no-async-tensor-model-parallel-allreduce")
 
 
@@ -38,10 +40,14 @@ class Profile:
     Attributes:
         backend: the trainer.
         what: the version, in words.
-        lacks: of the flags that `backends.megatron` may write, those that it does not know, without dashes.
+        lacks: of the flags that `backends.megatron` may write, those that it does not know, without dashes; with
+            ``=VALUE`` that value.
         always: flags without values that it is always given.
         is_legacy: whether Megatron's own models and flash attention are asked for by flags, and not the default.
         needs_valid_samples: whether no validation is asked for by a split without it, and not by --eval-iters 0.
+        needs_valid_split: whether it fails as it starts where --eval-iters asks for samples of no split, instead of
+            never validating. Source: megatron/training/training.py, build_train_valid_test_data_iterators.
+        cuts_groups: whether more tensor-parallel ranks than query groups share them. Source: TransformerConfig.
     """
 
     backend: Backend
@@ -50,23 +56,27 @@ class Profile:
     always: tuple[str, ...] = ()
     is_legacy: bool = False
     needs_valid_samples: bool = False
+    needs_valid_split: bool = False
+    cuts_groups: bool = False
 
 
 PROFILES: dict[str, Profile] = {
-    "core-0.16": Profile("megatron", "Megatron-LM core_v0.16.1"),
+    "core-0.16": Profile("megatron", "Megatron-LM core_v0.16.1", needs_valid_split=True, cuts_groups=True),
     "core-0.8": Profile(
         "megatron",
         "Megatron-LM core_v0.8.0",
-        _SINCE_0_9 | _SINCE_0_12 | _SINCE_0_16,
+        _SINCE_0_9 | _SINCE_0_12 | _SINCE_0_14 | _SINCE_0_16,
         is_legacy=True,
         needs_valid_samples=True,
     ),
-    "core-0.12": Profile("megatron", "Megatron-LM core_v0.12.1", _SINCE_0_16),
-    "core-0.14": Profile("megatron", "Megatron-LM core_v0.14.0", _SINCE_0_16),
-    "core-0.19": Profile("megatron", "Megatron-LM core_v0.19.0"),
-    "core-head": Profile("megatron", "Megatron-LM d98e8a64"),
-    "rocm-25": Profile("rocm", "ROCm Megatron-LM f253af69 (v25.x)", _SINCE_0_16, _AMD, is_legacy=True),
-    "rocm-24.12": Profile("rocm", "ROCm Megatron-LM bb93ccbf (24.12)", _SINCE_0_12 | _SINCE_0_16, _AMD, is_legacy=True),
+    "core-0.12": Profile("megatron", "Megatron-LM core_v0.12.1", _SINCE_0_14 | _SINCE_0_16),
+    "core-0.14": Profile("megatron", "Megatron-LM core_v0.14.0", _SINCE_0_16, needs_valid_split=True),
+    "core-0.19": Profile("megatron", "Megatron-LM core_v0.19.0", needs_valid_split=True, cuts_groups=True),
+    "core-head": Profile("megatron", "Megatron-LM d98e8a64", needs_valid_split=True, cuts_groups=True),
+    "rocm-25": Profile("rocm", "ROCm Megatron-LM f253af69 (v25.x)", _NOT_ROCM_25, _AMD, is_legacy=True),
+    "rocm-24.12": Profile(
+        "rocm", "ROCm Megatron-LM bb93ccbf (24.12)", _SINCE_0_12 | _NOT_ROCM_25, _AMD, is_legacy=True
+    ),
     "megatron-deepspeed": Profile("megatron-deepspeed", "Megatron-DeepSpeed 4efb479d"),
     "torchtitan-head": Profile("torchtitan", "torchtitan b5bcd76c (2026-08-21)"),
     "torchtitan-frontier": Profile("torchtitan", "eminorhan/frontier-torchtitan d140c6b"),

@@ -190,6 +190,19 @@ def test_splits_with_prefixes_of_their_own(make_job, dataset):
     assert (len(lists["train"]), lists["valid"], lists["test"]) == (40, ["/data/0"], None)
 
 
+@pytest.mark.parametrize(
+    ("profile", "settings", "text"),
+    [
+        ("core-0.12", ["train.precision=fp8", "train.fp8_recipe=blockwise"], "core_v0.12.1 has no blockwise"),
+        ("rocm-25", ["train.precision=fp8", "train.fp8_recipe=mxfp8"], "has no mxfp8"),
+        ("core-0.16", ["train.fp8_recipe=mxfp8"], "would do nothing with bf16: --set train.precision=fp8"),
+    ],
+)
+def test_recipes_that_a_version_has_not_or_nothing_uses(make_job, profile, settings, text):
+    with pytest.raises(SpecError, match=text):
+        render(make_job(model="llama3-8b", profile=profile, settings=settings))
+
+
 def test_the_file_of_sequences_is_held_to_the_dtype_megatron_guesses(make_job):
     job = make_job(settings=["train.sequences=true"])
     part = job.data.parts[0]

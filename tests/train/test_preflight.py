@@ -73,6 +73,25 @@ def test_validation_without_a_share(look):
     assert not fine["error"]
 
 
+def test_older_megatron_never_validates_without_a_share(look):
+    found = look(settings=["train.split=100,0,0", "train.save=null"], iterations=2, profile="core-0.12")
+    assert not found["error"]
+    assert "the trainer never validates, without a word" in found["warning"]["split"]
+
+
+def test_newer_megatron_lets_ranks_share_query_groups(look):
+    values = {"model": "llama3-8b", "options": {"parallel": {"tensor_model_parallel_size": 16, "nodes": 2}}}
+    assert "query groups 8 is no multiple of TP 16" in look(profile="core-0.14", **values)["error"]["sizes"]
+    assert "sizes" not in look(profile="core-0.16", **values)["error"]
+
+
+def test_room_of_index_caches(make_job, dataset):
+    """Whole epochs, also where less is drawn: what Megatron writes for 5 steps is as large as for a thousand."""
+    job = make_job(iterations=1, options={"train": {"global_batch_size": 8}}, settings=["train.eval_iters=0"])
+    part = job.data.parts[0]
+    assert preflight._cache_bytes(job) == 4 * part.num_sequences + 12 * part.num_tokens // 2048
+
+
 def test_old_megatron_asserts_that_a_share_has_samples(look):
     found = look(settings=["train.eval_iters=0", "train.save=null"], iterations=2, profile="core-0.8")
     assert "--set train.split=100,0,0" in found["error"]["split"]
@@ -181,6 +200,13 @@ def test_what_fsdp_does_not_go_with(look, settings, options, text):
         settings=[*settings, "train.save=null"], options={"parallel": {"fsdp": True, **options}}, model="llama3-8b"
     )
     assert f"--fsdp does not go with {text}" in found["error"]["fsdp"]
+
+
+def test_checkpoints_of_format_torch_dcp_are_for_fsdp(look):
+    settings, values = ["train.ckpt_format=torch_dcp", "train.save=null"], {"model": "llama3-8b"}
+    assert "torch_dcp is for --fsdp" in look(settings=settings, **values)["error"]["checkpoints"]
+    found = look(settings=settings, options={"parallel": {"fsdp": True}}, **values)["error"]
+    assert not {"checkpoints", "fsdp"} & set(found)
 
 
 def test_nothing_of_data_is_checked_without_any(look):

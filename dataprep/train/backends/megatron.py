@@ -293,8 +293,11 @@ def _check(job: Job, profile: Profile, flags: Sequence[Flag]) -> None:
     for name, _ in flags:
         if name in profile.lacks and name in ESSENTIAL:
             raise SpecError(f"--profile {job.profile}: {profile.what} has no --{name}, and {ESSENTIAL[name]}")
-    if job.train.fp8_recipe == "mxfp8" and job.train.precision == "fp8" and profile.is_legacy:
-        raise SpecError(f"--profile {job.profile}: {profile.what} has no mxfp8")
+    recipe, precision = job.train.fp8_recipe, job.train.precision
+    if f"fp8-recipe={recipe}" in profile.lacks:
+        raise SpecError(f"--profile {job.profile}: {profile.what} has no {recipe}")
+    if recipe != "delayed" and precision != "fp8":
+        raise SpecError(f"train.fp8_recipe={recipe} would do nothing with {precision}: --set train.precision=fp8")
 
 
 def _environment(job: Job) -> dict[str, str]:
@@ -305,8 +308,6 @@ def _environment(job: Job) -> dict[str, str]:
         found |= ROCM_ENVIRONMENT
         if job.train.gemm_tuning:
             found |= {"TE_HIPBLASLT_TUNING_RUN_COUNT": "10", "TE_HIPBLASLT_TUNING_ALGO_COUNT": "50"}
-        if job.train.precision == "fp8" and job.train.fp8_recipe == "mxfp8":
-            found["NVTE_ROCM_ENABLE_MXFP8"] = "1"
     if job.launch.interface is not None and job.parallel.nodes > 1:
         found |= {"NCCL_SOCKET_IFNAME": job.launch.interface, "GLOO_SOCKET_IFNAME": job.launch.interface}
     return found | job.launch.environment
