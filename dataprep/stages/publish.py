@@ -77,7 +77,7 @@ def write_data_args(path: Path, weights: Iterable[tuple[float, str]]) -> None:
     """
     with AtomicFile(path) as file:
         for weight, prefix in weights:
-            file.write(f"{weight:.9f} {prefix}\n".encode())
+            file.write(f"{weight:.9g} {prefix}\n".encode())
 
 
 def settle(layout: Layout, fence: Callable[[], None]) -> None:

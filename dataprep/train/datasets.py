@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,10 @@ from dataprep.train.job import Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+MAX_LIST_BYTES = 1 << 26
+"""Of a file for --data-args-path; what is larger is a corpus that was named by mistake."""
 
 
 def read_parts(words: Sequence[str]) -> tuple[Part, ...]:
@@ -29,8 +34,6 @@ def read_parts(words: Sequence[str]) -> tuple[Part, ...]:
     """
     named = [each for word in words for each in _read_word(word)]
     weights = [weight for _, weight in named]
-    if any(weight is None for weight in weights) and any(weight is not None for weight in weights):
-        raise SpecError(f"{' '.join(words)}: give all of them a weight, as PREFIX=0.3, or none")
     found: list[tuple[Part, float]] = []
     for text, weight in named:
         parts = [_part(path) for path in find_prefixes(text)]
@@ -42,11 +45,13 @@ def read_parts(words: Sequence[str]) -> tuple[Part, ...]:
             for part in parts
             if part.num_tokens
         ]
+    if any(weight is None for weight in weights) and any(weight is not None for weight in weights):
+        raise SpecError(f"{' '.join(words)}: give all of them a weight, as PREFIX=0.3, or none")
     total = sum(weight for _, weight in found)
     result = tuple(part.model_copy(update={"weight": weight / total}) for part, weight in found)
     prefixes = [part.prefix for part in result]
-    for prefix in prefixes:
-        if prefixes.count(prefix) > 1:
+    for prefix, count in Counter(prefixes).items():
+        if count > 1:
             raise SpecError(f"{prefix} is named twice; give it once, with the sum of the weights")
     return result
 
@@ -57,7 +62,10 @@ def parse_data_path(text: str) -> list[str]:
     Raises:
         SpecError: neither.
     """
-    words = shlex.split(text)
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise SpecError(f"DATA_PATH={text}: {error}") from error
     if len(words) == 1 or not words or not _is_weight(words[0]):
         return words
     if len(words) % 2 or not all(map(_is_weight, words[::2])):
@@ -70,6 +78,8 @@ def _read_word(word: str) -> list[tuple[str, float | None]]:
     path = Path(word)
     if path.is_file() and path.suffix not in (".bin", ".idx"):
         try:
+            if path.stat().st_size > MAX_LIST_BYTES:
+                raise SpecError(f"{word} is too large for a list of prefixes; text becomes a dataset by: dataprep run")
             words = path.read_text(encoding="utf-8").split()
         except (OSError, UnicodeDecodeError) as error:
             raise SpecError(f"{word} is no list of weights and prefixes: {error}") from error

@@ -114,13 +114,13 @@ class Training(Model):
     eval_iters: int = Field(default=10, ge=0)
     log_interval: int = Field(default=10, ge=1)
     save_interval: int = Field(default=1000, ge=1)
-    save: str | None = None
+    save: str | None = Field(default=None, min_length=1)
     save_optim: bool = True
-    load: str | None = None
+    load: str | None = Field(default=None, min_length=1)
     ckpt_format: Literal["torch", "torch_dist", "torch_dcp"] | None = None
-    data_cache_path: str | None = None
-    log_dir: str | None = None
-    log_file: str | None = None
+    data_cache_path: str | None = Field(default=None, min_length=1)
+    log_dir: str | None = Field(default=None, min_length=1)
+    log_file: str | None = Field(default=None, min_length=1)
     tee: bool = True
     precision: Literal["bf16", "fp16", "fp32", "fp8"] = "bf16"
     fp8_recipe: Literal["delayed", "tensorwise", "mxfp8", "blockwise"] = "delayed"
@@ -135,7 +135,7 @@ class Training(Model):
     mcore: bool = True
     profile: bool = False
     gemm_tuning: bool = False
-    wandb_project: str | None = None
+    wandb_project: str | None = Field(default=None, min_length=1)
     torch_compile: bool = False
 
     @model_validator(mode="after")

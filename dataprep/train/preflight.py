@@ -269,6 +269,8 @@ def _versions(job: Job) -> Iterator[Finding]:
 def _folders(job: Job) -> Iterator[Finding]:
     train = job.train
     read = [*(part.prefix for part in job.data.all_parts), *([train.load] if train.load is not None else [])]
+    if train.load is not None and not _is_inside(job) and not os.path.isdir(train.load):
+        yield Finding("error", "load", f"{train.load} is no folder: the trainer finds no checkpoint there, and ends")
     read += [job.tokenizer_path] if os.path.isabs(job.tokenizer_path) else []
     if job.tokenizer_path and not os.path.isabs(job.tokenizer_path):
         text = "every rank asks the hub for it, which answers many at once with errors (429); name a folder"

@@ -107,6 +107,8 @@ def resolve(asked: Asked, environment: Mapping[str, str] | None = None) -> Resol
         settings.get(namespace, {}).pop(name, None)
         idle.append(f"{namespace}.{name} does nothing: {why}")
     data = _data(asked, ask)
+    if ask.get("data_path") and any(not is_variable(word) for word in asked.words):
+        idle.append("DATA_PATH does nothing: prefixes are given")
     vocabulary = find_vocabulary(
         data.all_parts, asked.tokenizer or ask.get("tokenizer"), ask.get("tokenizer_type"), shape
     )

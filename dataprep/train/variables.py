@@ -184,6 +184,8 @@ def take(words: Sequence[str], environment: Mapping[str, str] | None = None) -> 
             warnings.append(f"{name} is no variable that is known{f'; {near[0]} is' if near else ''}: it does nothing")
     for source in (found, given):
         for name, text in source.items():
+            if name in VARIABLES and not text:
+                raise SpecError(f"{name}= has no value; perhaps it is of a variable that is not set")
             if name in VARIABLES:
                 _set(settings, name, text)
     shown = {n: "..." if n in OWN_BY_ENVIRONMENT else t for n, t in found.items() if n in VARIABLES}

@@ -53,7 +53,10 @@ def find_vocabulary(parts: Sequence[Part], named: str | None, type_: str | None,
     if named is not None:
         return _named(named, type_, made_with, shape)
     if made_with is not None:
-        return Vocabulary(made_with, made_with.type, *_place(made_with))
+        path, size, warnings = _place(made_with)
+        if type_ not in (None, made_with.type):
+            warnings += (f"TOKENIZER_TYPE={type_} does nothing: the data were made with a {made_with.type}",)
+        return Vocabulary(made_with, made_with.type, path, size, warnings)
     if parts:
         raise SpecError(
             f"{parts[0].prefix} has no manifest that says which tokenizer it was made with; name it: --tokenizer T"

@@ -154,11 +154,26 @@ def test_a_blend(make_job, dataset, make_pair):
     parts = tuple(part.model_copy(update={"prefix": f"/data/{n}", "weight": n / 10}) for n in (3, 7))
     job = job.model_copy(update={"data": Data(parts=parts)})
     assert parsed(render(job).arguments, "core-0.16")["data-path"] == [
-        "0.300000000",
+        "0.3",
         "/data/3",
-        "0.700000000",
+        "0.7",
         "/data/7",
     ]
+
+
+def test_a_small_share_is_not_none(make_job):
+    """Megatron asserts that every weight is above 0."""
+    job = make_job()
+    part = job.data.parts[0]
+    parts = tuple(part.model_copy(update={"prefix": f"/data/{n}", "weight": n}) for n in (1e-12, 1 - 1e-12))
+    words = parsed(render(job.model_copy(update={"data": Data(parts=parts)})).arguments, "core-0.16")["data-path"]
+    assert (words[0], words[2]) == ("1e-12", "1")
+
+
+def test_a_checkpoint_to_start_from_is_not_one_to_go_on_with(make_job):
+    program = render(make_job(settings=["train.load=/earlier"]))
+    assert "started again, it begins at /earlier again; to go on, --set train.load=" in program.notes[0]
+    assert not any("begins at" in note for note in render(make_job()).notes)
 
 
 def test_many_prefixes_go_into_a_file(make_job):
@@ -168,7 +183,7 @@ def test_many_prefixes_go_into_a_file(make_job):
     many = job.model_copy(update={"data": Data(parts=parts)})
     program = render(many)
     assert parsed(program.arguments, "core-0.16")["data-args-path"] == [os.path.join(job.output, "data_args.txt")]
-    assert program.files["data_args.txt"].split()[:4] == ["0.050000000", "/data/0", "0.050000000", "/data/1"]
+    assert program.files["data_args.txt"].split()[:4] == ["0.05", "/data/0", "0.05", "/data/1"]
     old = render(many.model_copy(update={"profile": "core-0.8"}))
     assert len(parsed(old.arguments, "core-0.8")["data-path"]) == 40
     spaced = (parts[0].model_copy(update={"prefix": "/a b"}), *parts[1:])

@@ -156,6 +156,14 @@ def test_folders_that_cannot_be_written(look, tmp_path):
     assert "/proc" in found["save"]
 
 
+def test_a_checkpoint_that_is_not_there(look, tmp_path):
+    missing = tmp_path / "earlier"
+    found = look(settings=[f"train.load={missing}", "train.save=null"], iterations=2)["error"]
+    assert found["load"] == f"{missing} is no folder: the trainer finds no checkpoint there, and ends"
+    missing.mkdir()
+    assert not look(settings=[f"train.load={missing}", "train.save=null"], iterations=2)["error"]
+
+
 def test_room(look, monkeypatch):
     found = look(settings=[], iterations=2, model="llama3.1-405b", options={"parallel": {"nodes": 64}})["error"]
     assert "5,626.9 GB are needed" in found["save"]  # 14 bytes for each of 401.9 billion parameters

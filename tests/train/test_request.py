@@ -168,6 +168,7 @@ def test_a_shape_can_be_changed(make_job):
         ({"settings": ["model.hidden_size=abc"]}, "hidden_size: Input should be a valid integer, found 'abc'$"),
         ({"settings": ["model.hidden_size=770"]}, "model: hidden_size 770 is no multiple of num_attention_heads 12$"),
         ({"tokens": float("inf")}, "--tokens inf: expected a number"),
+        ({"settings": ["train.load="]}, "load: String should have at least 1 character"),
         ({"model": None}, "give a --model"),
         ({"backend": "jax"}, "--backend jax: expected one of megatron"),
         ({"profile": "core-1"}, "--profile core-1: expected one of core-0.16"),
@@ -177,6 +178,30 @@ def test_a_shape_can_be_changed(make_job):
 def test_requests_that_are_wrong(make_job, changes, text):
     with pytest.raises(SpecError, match=text):
         make_job(**changes)
+
+
+def test_words_that_are_no_prefix_are_named(make_job, dataset, tmp_path):
+    for word, text in {
+        "mbs=2": "no such prefix: neither mbs.bin",
+        "SAVE_CKPT_PATH=": "SAVE_CKPT_PATH= has no value",
+    }.items():
+        with pytest.raises(SpecError, match=text):
+            make_job(dataset, word)
+    with pytest.raises(SpecError, match="DATA_PATH='a: No closing quotation"):
+        make_job("DATA_PATH='a")
+    with pytest.raises(SpecError, match="give all of them a weight"):
+        make_job(dataset, f"{dataset}=2")
+    corpus = tmp_path / "corpus.jsonl"
+    with corpus.open("wb") as file:
+        file.truncate(1 << 27)
+    with pytest.raises(SpecError, match=r"corpus\.jsonl is too large for a list of prefixes"):
+        make_job(str(corpus))
+
+
+def test_what_is_given_twice_is_said(ask, dataset):
+    assert "DATA_PATH does nothing: prefixes are given" in ask(dataset, "DATA_PATH=/other").warnings
+    found = ask(dataset, "TOKENIZER_TYPE=Llama2Tokenizer").warnings
+    assert any("TOKENIZER_TYPE=Llama2Tokenizer does nothing: the data were made with a Hugg" in text for text in found)
 
 
 def test_numbers_are_written_as_people_write_them(make_job):

@@ -37,7 +37,7 @@ def cache_commands(job: Job, tokenizer: Sequence[str]) -> Iterator[tuple[str, st
     divided: list[tuple[SplitPart | None, tuple[Part, ...]]] = [(None, job.data.parts)] if job.data.parts else []
     divided += job.data.own.items()
     for part, parts in divided:
-        named = [f"{each.prefix}={each.weight:.9f}" if len(parts) > 1 else each.prefix for each in parts]
+        named = [f"{each.prefix}={each.weight:.9g}" if len(parts) > 1 else each.prefix for each in parts]
         counts = [train.num_samples(each) for each in (PARTS if part is None else (part,))]
         asked = ",".join(str(count) for count in counts if count)
         how = ["--samples", asked, *(["--split", train.split] if part is None else ["--only", part])]

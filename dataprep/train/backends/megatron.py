@@ -316,6 +316,8 @@ def _environment(job: Job) -> dict[str, str]:
 def _notes(job: Job) -> Iterator[str]:
     if job.data.is_mock:
         yield "no prefix is given: Megatron trains on mock data"
+    if job.train.save is not None and job.train.load not in (None, job.train.save):
+        yield f"started again, it begins at {job.train.load} again; to go on, --set train.load={job.train.save}"
     if not job.launch.trainer:
         yield "pretrain_gpt.py is expected where the command is started; --set launch.trainer=FOLDER names its folder"
 

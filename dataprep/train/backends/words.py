@@ -34,4 +34,4 @@ def weighted(parts: Sequence[Part]) -> list[str]:
     """``[p]``, or ``[w1, p1, w2, p2]``: some versions take no list of prefixes without weights."""
     if len(parts) == 1:
         return [parts[0].prefix]
-    return [word for part in parts for word in (f"{part.weight:.9f}", part.prefix)]
+    return [word for part in parts for word in (f"{part.weight:.9g}", part.prefix)]

@@ -128,7 +128,7 @@ def test_data_of_several_prefixes_and_of_each_split(make_job, make_part):
     blended = parsed(render(make_job(data=Data(parts=parts))).arguments)
     own = parsed(render(make_job(data=Data(own={"train": parts, "valid": (make_part("/d/v"),)}))).arguments)
 
-    assert blended["data-path"] == ["0.250000000", "/d/a", "0.750000000", "/d/b c"]
+    assert blended["data-path"] == ["0.25", "/d/a", "0.75", "/d/b c"]
     assert blended["split"] == ["969, 30, 1"]
     assert own["train-data-path"] == blended["data-path"]
     assert own["valid-data-path"] == ["/d/v"]
