@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dataprep.commands.app import JsonOption, SetOption, app, note, print_json
+from dataprep.commands.app import JsonOption, app, note, print_json
 
 if TYPE_CHECKING:
     from dataprep.train.job import Job
@@ -43,9 +43,9 @@ def train(
         str | None, typer.Option("--tokenizer", "-t", help="The training's. Default: the one the data were made with.")
     ] = None,
     valid: Annotated[
-        list[str] | None, typer.Option("--valid", help="Pairs to validate on, in place of --split.")
+        list[str] | None, typer.Option("--valid", help="Pairs to validate on, in place of a share.")
     ] = None,
-    test: Annotated[list[str] | None, typer.Option("--test", help="Pairs to test on, in place of --split.")] = None,
+    test: Annotated[list[str] | None, typer.Option("--test", help="Pairs to test on, in place of a share.")] = None,
     seq_length: Annotated[int | None, typer.Option("--seq-length", min=1, help="Tokens of a sample.")] = None,
     micro_batch: Annotated[int | None, typer.Option("--micro-batch", min=1, help="Samples at once on a rank.")] = None,
     global_batch: Annotated[int | None, typer.Option("--global-batch", min=1, help="Samples of a step.")] = None,
@@ -66,7 +66,14 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check and show what would be submitted; do nothing.")
     ] = False,
-    settings: SetOption = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="model.*, train.*, parallel.*, launch.*, as train.lr=1e-4; argument.NAME=VALUE is the trainer's own.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Prove, plan, render and launch a training.
@@ -122,7 +129,8 @@ def train(
     if as_json:
         print_json(_described(job, findings, program, text))
     else:
-        note(*(f"{finding.severity:8}{finding.check:16}{finding.text}" for finding in findings))
+        shown = [each for each in findings if each.severity != "ok" or not context.obj["quiet"]]
+        note(*(f"{finding.severity:8}{finding.check:16}{finding.text}" for finding in shown))
     if failed:
         raise typer.Exit(1)
     note(*program.notes, *(f"before, {what}: {command}" for what, command in program.before))

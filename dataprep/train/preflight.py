@@ -155,10 +155,10 @@ def _parts(job: Job) -> Iterator[Finding]:
         shares = {part: share > 0 for part, share in zip(PARTS, parsed, strict=True)}
     names = [part for part in PARTS if train.num_samples(part) and not shares[part]]
     if "train" in names:
-        yield Finding("error", "split", f"--split {train.split} leaves nothing to train on")
+        yield Finding("error", "split", f"train.split={train.split} leaves nothing to train on")
     for part in names:
         if part == "valid":
-            asked = f"{train.num_samples(part)} samples of {part} are asked for by --eval-iters {train.eval_iters}"
+            asked = f"{train.num_samples(part)} samples of {part} are asked for by train.eval_iters={train.eval_iters}"
             fails = PROFILES[job.profile].needs_valid_split
             late = "the trainer fails as it starts" if fails else "the trainer never validates, without a word"
             fix = "--set train.eval_iters=0, or give it a share"
@@ -248,10 +248,8 @@ def _versions(job: Job) -> Iterator[Finding]:
     """What a version refuses by itself, late."""
     p, t = job.parallel, job.train
     if p.fsdp and job.backend in ("megatron", "rocm"):
-        tensor, pipeline = p.tensor_model_parallel_size, p.pipeline_model_parallel_size
         wrong = [
-            (pipeline > 1, f"pipeline size {pipeline}"),
-            (tensor > 1 and job.backend == "rocm", f"tensor size {tensor}"),
+            (p.pipeline_model_parallel_size > 1, f"pipeline size {p.pipeline_model_parallel_size}"),
             (t.precision == "fp16", "fp16"),
             (job.shape.tie_embeddings, "tied embeddings"),
             (t.ckpt_format == "torch", f"checkpoints of format {t.ckpt_format}"),
@@ -259,6 +257,9 @@ def _versions(job: Job) -> Iterator[Finding]:
         for is_wrong, what in wrong:
             if is_wrong:
                 yield Finding("error", "fsdp", f"--fsdp does not go with {what}: Megatron asserts at its start")
+    if p.fsdp and p.tensor_model_parallel_size > 1 and job.backend == "rocm":
+        text = f"--fsdp with tensor size {p.tensor_model_parallel_size}: AMD's scripts make that 1, and try no other"
+        yield Finding("error", "fsdp", f"{text}; --tp 1")
     if t.ckpt_format == "torch_dcp" and not (p.fsdp and p.tensor_model_parallel_size == 1):
         yield Finding("error", "checkpoints", "torch_dcp is for --fsdp with --tp 1: Megatron asserts at its start")
     if t.use_distributed_optimizer and t.save is not None and t.ckpt_format == "torch" and p.data_parallel_size > 1:

@@ -68,7 +68,7 @@ def test_a_split_that_hangs_megatron(look, make_pair, bpe):
 
 def test_validation_without_a_share(look):
     found = look(settings=["train.split=100,0,0", "train.save=null"], iterations=2)["error"]["split"]
-    assert "samples of valid are asked for by --eval-iters 10, and it has no share" in found
+    assert "samples of valid are asked for by train.eval_iters=10, and it has no share" in found
     fine = look(settings=["train.split=100,0,0", "train.eval_iters=0", "train.save=null"], iterations=2)
     assert not fine["error"]
 
@@ -215,6 +215,12 @@ def test_checkpoints_of_format_torch_dcp_are_for_fsdp(look):
     assert "torch_dcp is for --fsdp" in look(settings=settings, **values)["error"]["checkpoints"]
     found = look(settings=settings, options={"parallel": {"fsdp": True}}, **values)["error"]
     assert not {"checkpoints", "fsdp"} & set(found)
+
+
+def test_amds_scripts_shard_without_tensor_parallelism(look):
+    values = {"model": "llama3-8b", "options": {"parallel": {"fsdp": True, "tensor_model_parallel_size": 2}}}
+    assert "AMD's scripts make that 1, and try no other; --tp 1" in look(profile="rocm-25", **values)["error"]["fsdp"]
+    assert "fsdp" not in look(profile="core-0.12", **values)["error"]
 
 
 def test_nothing_of_data_is_checked_without_any(look):

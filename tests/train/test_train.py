@@ -47,6 +47,19 @@ def test_an_error_among_the_checks_ends_it_before_anything_is_printed_or_started
     assert "global batch 100 / (1 x 8) is not whole" in err
 
 
+def test_quiet_shows_warnings_alone(tmp_path, dataset):
+    words = [dataset, "--model", "gpt3-125m", "--iterations", "2", "--set", "train.save=null"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dataprep", "--quiet", "train", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert "warning vocabulary" in done.stderr
+    assert "ok      world" not in done.stderr
+
+
 def test_json(run, dataset):
     code, out, _ = run(dataset, "--model", "gpt3-125m", "--iterations", "2", "--json", "--set", "train.save=null")
     found = json.loads(out)

@@ -17,7 +17,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import SpecError
-from dataprep.train.backends.words import Flag, weighted, words
+from dataprep.train.backends.words import Flag, records, short, weighted, words
 from dataprep.train.program import Program
 
 if TYPE_CHECKING:
@@ -56,8 +56,6 @@ def render(job: Job) -> Program:
         *_deepspeed(job),
     ]
     environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    if job.launch.interface is not None and job.parallel.nodes > 1:
-        environment |= {"NCCL_SOCKET_IFNAME": job.launch.interface, "GLOO_SOCKET_IFNAME": job.launch.interface}
     return Program(
         start="deepspeed",
         script="pretrain_gpt.py",
@@ -242,9 +240,9 @@ def _data(job: Job) -> Iterator[Flag]:
     yield from _tokenizer(job)
     if data.own:
         for part, parts in data.own.items():
-            yield f"{part}-data-path", weighted(parts)
+            yield f"{part}-data-path", short(weighted(parts))
     else:
-        yield "data-path", weighted(data.parts)
+        yield "data-path", short(weighted(data.parts))
         yield "split", train.split
     yield "data-impl", "mmap"
     if train.data_cache_path is not None:
@@ -278,28 +276,9 @@ def _tokenizer(job: Job) -> Iterator[Flag]:
 
 def _records(job: Job) -> Iterator[Flag]:
     train = job.train
-    yield "eval-interval", train.eval_interval
-    yield "eval-iters", train.eval_iters
-    yield "log-interval", train.log_interval
-    if train.log_dir is not None:
-        yield "tensorboard-dir", train.log_dir
-    if train.save is not None:
-        yield "save", train.save
-        yield "save-interval", train.save_interval
-        yield "exit-signal-handler", None  # SIGTERM saves, and ends
-    if train.load is not None or train.save is not None:
-        yield "load", train.load or train.save  # none there yet: it begins anew
-    if train.load is not None and train.load != train.save:
-        yield "exit-on-missing-checkpoint", None
-    if not train.save_optim:
-        yield "no-save-optim", None
-        yield "no-save-rng", None
+    yield from records(job)
     if train.profile:
         yield "profile", "pt"
-    if train.wandb_project is not None:
-        yield "wandb-project", train.wandb_project
-        yield "wandb-exp-name", job.name
-        yield "wandb-save-dir", os.path.join(job.output, "wandb")
 
 
 def _deepspeed(job: Job) -> Iterator[Flag]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dataprep.checks.known import BAND
 from dataprep.errors import SpecError
 from dataprep.train.backends.caches import cache_commands
-from dataprep.train.backends.words import Flag, weighted, words
+from dataprep.train.backends.words import Flag, records, short, weighted, words
 from dataprep.train.profiles import PROFILES
 from dataprep.train.program import Program
 
@@ -197,7 +197,7 @@ def _data(job: Job, files: dict[str, str]) -> Iterator[Flag]:
 def _blend(job: Job, files: dict[str, str]) -> Iterator[Flag]:
     found = weighted(job.data.parts)
     if len(job.data.parts) < MANY or "data-args-path" in PROFILES[job.profile].lacks:
-        yield "data-path", found
+        yield "data-path", short(found)
         return
     if any(letter.isspace() for part in job.data.parts for letter in part.prefix):
         raise SpecError("Megatron splits --data-args-path at spaces, and a prefix has some: name it by a link without")
@@ -210,7 +210,7 @@ def _own(job: Job, files: dict[str, str]) -> Iterator[Flag]:
     own = job.data.own
     if len(job.data.all_parts) < MANY or "per-split-data-args-path" in PROFILES[job.profile].lacks:
         for part, parts in own.items():
-            yield f"{part}-data-path", weighted(parts)
+            yield f"{part}-data-path", short(weighted(parts))
         return
     lists = {part: weighted(own[part]) if part in own else None for part in ("train", "valid", "test")}
     files["data.json"] = json.dumps(lists, indent=1) + "\n"
@@ -246,32 +246,13 @@ def _tokenizer(job: Job) -> Iterator[Flag]:
 
 def _records(job: Job) -> Iterator[Flag]:
     train = job.train
-    yield "eval-interval", train.eval_interval
-    yield "eval-iters", train.eval_iters
-    yield "log-interval", train.log_interval
+    yield from records(job)
     yield "log-throughput", None
-    if train.log_dir is not None:
-        yield "tensorboard-dir", train.log_dir
-    if train.save is not None:
-        yield "save", train.save
-        yield "save-interval", train.save_interval
-        yield "exit-signal-handler", None  # SIGTERM saves, and ends
-    if train.load is not None or train.save is not None:
-        yield "load", train.load or train.save  # none there yet: it begins anew
-    if train.load is not None and train.load != train.save:
-        yield "exit-on-missing-checkpoint", None
-    if not train.save_optim:
-        yield "no-save-optim", None
-        yield "no-save-rng", None
     if train.ckpt_format is not None or job.parallel.fsdp:
         yield "ckpt-format", train.ckpt_format or "torch_dist"
     if train.profile:
         yield "profile", None
         yield "use-pytorch-profiler", None
-    if train.wandb_project is not None:
-        yield "wandb-project", train.wandb_project
-        yield "wandb-exp-name", job.name
-        yield "wandb-save-dir", os.path.join(job.output, "wandb")
     if job.backend == "rocm":
         yield "distributed-backend", "nccl"
         yield "distributed-timeout-minutes", 120
@@ -308,8 +289,6 @@ def _environment(job: Job) -> dict[str, str]:
         found |= ROCM_ENVIRONMENT
         if job.train.gemm_tuning:
             found |= {"TE_HIPBLASLT_TUNING_RUN_COUNT": "10", "TE_HIPBLASLT_TUNING_ALGO_COUNT": "50"}
-    if job.launch.interface is not None and job.parallel.nodes > 1:
-        found |= {"NCCL_SOCKET_IFNAME": job.launch.interface, "GLOO_SOCKET_IFNAME": job.launch.interface}
     return found | job.launch.environment
 
 

@@ -44,8 +44,6 @@ def render(job: Job) -> Program:
     }
     if job.train.wandb_project is not None:
         environment |= {"WANDB_PROJECT": job.train.wandb_project, "WANDB_RUN_NAME": job.name}
-    if job.launch.interface is not None and job.parallel.nodes > 1:
-        environment |= {"NCCL_SOCKET_IFNAME": job.launch.interface, "GLOO_SOCKET_IFNAME": job.launch.interface}
     return Program(
         start="torchrun",
         script="torchtitan.train",
@@ -98,7 +96,7 @@ def check(job: Job) -> None:
             if rows.stop - rows.start < ranks:
                 raise SpecError(
                     f"torchtitan: {rows.prefix} has {rows.stop - rows.start} documents to {part} on, and {ranks} ranks "
-                    "want one each; give it more, another --split, or --eval-iters 0"
+                    "want one each; give it more, another train.split, or --set train.eval_iters=0"
                 )
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from dataprep.errors import SpecError
 
-    from dataprep.train.job import Part
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from dataprep.train.job import Job, Part
 
 Flag = tuple[str, Any]
 """Name without dashes, and value: None for a flag without one, a list for one with several."""
+
+
+MAX_BYTES = 100_000
+"""Of prefixes in a command line. Slurm's tasks and containers get it as one word, of 128 KiB at most: execve(2)."""
 
 
 def words(flags: Iterable[Flag], arguments: Mapping[str, str | None]) -> tuple[str, ...]:
@@ -30,8 +37,48 @@ def _words(flag: Flag) -> list[str]:
     return [f"--{name}", *(repr(each) if isinstance(each, float) else str(each) for each in values)]
 
 
+def records(job: Job) -> Iterator[Flag]:
+    """The flags of evaluations, logs and checkpoints, which all dialects have."""
+    train = job.train
+    yield "eval-interval", train.eval_interval
+    yield "eval-iters", train.eval_iters
+    yield "log-interval", train.log_interval
+    if train.log_dir is not None:
+        yield "tensorboard-dir", train.log_dir
+    if train.save is not None:
+        yield "save", train.save
+        yield "save-interval", train.save_interval
+        yield "exit-signal-handler", None  # SIGTERM saves, and ends
+    if train.load is not None or train.save is not None:
+        yield "load", train.load or train.save  # none there yet: it begins anew
+    if train.load is not None and train.load != train.save:
+        yield "exit-on-missing-checkpoint", None
+    if not train.save_optim:
+        yield "no-save-optim", None
+        yield "no-save-rng", None
+    if train.wandb_project is not None:
+        yield "wandb-project", train.wandb_project
+        yield "wandb-exp-name", job.name
+        yield "wandb-save-dir", os.path.join(job.output, "wandb")
+
+
 def weighted(parts: Sequence[Part]) -> list[str]:
     """``[p]``, or ``[w1, p1, w2, p2]``: some versions take no list of prefixes without weights."""
     if len(parts) == 1:
         return [parts[0].prefix]
     return [word for part in parts for word in (f"{part.weight:.9g}", part.prefix)]
+
+
+def short(found: list[str]) -> list[str]:
+    """The same words, for a version that takes them on the command line alone.
+
+    Raises:
+        SpecError: they are too long for it.
+    """
+    size = sum(len(os.fsencode(word)) + 1 for word in found)
+    if size > MAX_BYTES:
+        raise SpecError(
+            f"{len(found) // 2} prefixes are {size} bytes of a command line, where this version wants them, and Linux "
+            "takes 128 KiB: dataprep merge makes fewer of them"
+        )
+    return found
