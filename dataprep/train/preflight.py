@@ -149,6 +149,9 @@ def _parts(job: Job) -> Iterator[Finding]:
     train, data = job.train, job.data
     shares: dict[SplitPart, bool]
     if data.own:
+        evaluated = {each.prefix for each in (*data.own.get("valid", ()), *data.own.get("test", ()))}
+        for both in sorted(evaluated & {each.prefix for each in data.own.get("train", ())}):
+            yield Finding("warning", "split", f"{both} is trained on and evaluated on: the loss says little")
         shares = {part: part in data.own for part in PARTS}
     else:
         parsed = parse_split(train.split)

@@ -234,7 +234,9 @@ def test_a_vocabulary_of_another_model(look):
 
 
 def test_own_splits_have_no_shares(look, dataset):
-    assert not look(valid=[dataset], iterations=2)["error"]
+    found = look(valid=[dataset], iterations=2)
+    assert not found["error"]
+    assert found["warning"]["split"] == f"{dataset} is trained on and evaluated on: the loss says little"
 
 
 def test_a_job_with_no_data_in_a_split(make_job, dataset):
