@@ -273,7 +273,8 @@ def _versions(job: Job) -> Iterator[Finding]:
 def _folders(job: Job) -> Iterator[Finding]:
     train = job.train
     read = [*(part.prefix for part in job.data.all_parts), *([train.load] if train.load is not None else [])]
-    if train.load is not None and not _is_inside(job) and not os.path.isdir(train.load):
+    is_earlier = train.load is not None and train.load != train.save  # where it saves, it begins anew
+    if train.load is not None and is_earlier and not _is_inside(job) and not os.path.isdir(train.load):
         yield Finding("error", "load", f"{train.load} is no folder: the trainer finds no checkpoint there, and ends")
     read += [job.tokenizer_path] if os.path.isabs(job.tokenizer_path) else []
     if job.tokenizer_path and not os.path.isabs(job.tokenizer_path):

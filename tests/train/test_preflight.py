@@ -160,6 +160,8 @@ def test_a_checkpoint_that_is_not_there(look, tmp_path):
     missing = tmp_path / "earlier"
     found = look(settings=[f"train.load={missing}", "train.save=null"], iterations=2)["error"]
     assert found["load"] == f"{missing} is no folder: the trainer finds no checkpoint there, and ends"
+    own = [f"train.load={missing}", f"train.save={missing}"]
+    assert "load" not in look(settings=own, iterations=2)["error"]
     missing.mkdir()
     assert not look(settings=[f"train.load={missing}", "train.save=null"], iterations=2)["error"]
 
