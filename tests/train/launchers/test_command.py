@@ -133,7 +133,8 @@ def test_the_same_training_twice_is_refused(stubs, tmp_path, make_training):
 
 
 def test_a_path_that_no_file_can_name(make_training):
-    job, program = make_training("/fsx/a\udcff")
+    job, program = make_training("/fsx")
+    job = job.model_copy(update={"output": "/fsx/a\udcff"})
     with pytest.raises(SpecError, match=r"is no UTF-8, .*: .*/fsx/a\\udcff"):
         find_launcher("local").render(job, program)
 
