@@ -219,7 +219,8 @@ class Launch(Model):
         interface: network interface of NCCL/RCCL and Gloo, as ``eth0``; None: theirs to find.
         master_port: of the rendezvous.
         master_addr, node_rank: of a local start on several machines, one after the other by hand.
-        python: that runs torchrun, as the nodes see it; empty: ``torchrun`` of the search path.
+        python: that runs torchrun, as the nodes see it; empty: ``torchrun`` of the search path. Of the built-in
+            trainer, started here, the one that runs this.
         prologue: shell lines before the trainer, on every node: to load modules, to activate an environment.
         time, partition, account, qos, reservation, constraint, cpus_per_task, memory, exclusive: Slurm's.
         directives: further options of sbatch, as they are.

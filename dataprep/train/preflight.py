@@ -11,16 +11,19 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dataprep.checks.report import Expected
+from dataprep.errors import SpecError
 from dataprep.manifest import readable_manifest
 from dataprep.probe import file_system
 from dataprep.samples import PARTS, parse_split, split_ranges
 from dataprep.stages.verify import verify_all
 from dataprep.storage import existing
+from dataprep.train.builtin import require_torch
 from dataprep.train.profiles import PROFILES
 
 if TYPE_CHECKING:
@@ -250,6 +253,11 @@ def _sizes(job: Job) -> Iterator[Finding]:
 def _versions(job: Job) -> Iterator[Finding]:
     """What a version refuses by itself, late."""
     p, t = job.parallel, job.train
+    if job.backend == "torch" and job.launch.python == sys.executable and job.launch.container == "none":
+        try:
+            require_torch()
+        except SpecError as error:
+            yield Finding("error", "torch", str(error))
     if p.fsdp and job.backend in ("megatron", "rocm"):
         wrong = [
             (p.pipeline_model_parallel_size > 1, f"pipeline size {p.pipeline_model_parallel_size}"),

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,7 +113,8 @@ def resolve(asked: Asked, environment: Mapping[str, str] | None = None) -> Resol
     vocabulary = find_vocabulary(
         data.all_parts, asked.tokenizer or ask.get("tokenizer"), ask.get("tokenizer_type"), shape
     )
-    launch = Launch.from_json(_with_mounts(settings.get("launch", {}), ask), "--set launch")
+    own = {"python": sys.executable} if backend == "torch" and asked.launcher == "local" else {}
+    launch = Launch.from_json({**own, **_with_mounts(settings.get("launch", {}), ask)}, "--set launch")
     here = {"gpus_per_node": count_accelerators()} if asked.launcher == "local" else {}
     parallel = Parallel.from_json({**here, **settings.get("parallel", {})}, "--set parallel")
     planned = {**schedule, **_asked_schedule(ask, parallel), **settings.get("train", {})}

@@ -246,3 +246,12 @@ def test_a_job_with_no_data_in_a_split(make_job, dataset):
     job = job.model_copy(update={"data": Data(own={"train": job.data.own["train"]})})
     found = [finding for finding in preflight.check(job) if finding.severity == "error"]
     assert [finding.check for finding in found] == ["split"]
+
+
+def test_the_built_in_trainer_needs_its_extra_here(look, monkeypatch):
+    found = {"torch": None, "transformers": None}
+    monkeypatch.setattr("dataprep.train.builtin.find_spec", lambda name: found.get(name))
+    asked = {"backend": "torch", "model": "gpt3-125m", "iterations": 2}
+    error = look(launcher="local", **asked)["error"]["torch"]
+    assert error == "the built-in trainer needs torch and transformers: pip install 'dataprep-llm[train]'"
+    assert "torch" not in look(launcher="slurm", **asked)["error"]
