@@ -136,10 +136,16 @@ def resolve(asked: Asked, environment: Mapping[str, str] | None = None) -> Resol
         parallel=parallel,
         launch=launch,
         output=output,
-        arguments={name: None if value == "" else str(value) for name, value in settings.get("argument", {}).items()},
+        arguments=_arguments(settings.get("argument", {}), "load" in ask and backend in ("megatron", "rocm")),
     )
     job = _named(job, ask, planned)
     return Resolved(job, (*taken.notes, *notes), (*taken.warnings, *idle, *vocabulary.warnings))
+
+
+def _arguments(given: dict[str, Any], loads: bool) -> dict[str, str | None]:
+    """Flags of the trainer as they are; LOAD_CKPT_PATH brings those that AMD's scripts load weights alone with."""
+    weights_alone = dict.fromkeys(("no-load-optim", "no-load-rng", "use-checkpoint-args")) if loads else {}
+    return {**weights_alone, **{name: None if value == "" else str(value) for name, value in given.items()}}
 
 
 def count_accelerators() -> int:
@@ -223,6 +229,8 @@ def _asked_schedule(ask: dict[str, Any], parallel: Parallel) -> dict[str, Any]:
         result["global_batch_size"] = ask["batch_size_per_node"] * parallel.nodes
     if "eval_iters" in ask:
         result["eval_iters"] = max(0, ask["eval_iters"])  # -1 is AMD's word for none; a blend fails with it
+    if "load" in ask:
+        result["load"] = ask["load"]
     if ask.get("wandb"):
         result["wandb_project"] = "dataprep"
     return result

@@ -79,7 +79,7 @@ VARIABLES: dict[str, Variable] = {
     "SAVE_INTERVAL": Variable("train.save_interval", "int"),
     "EVAL_ITERS": Variable("ask.eval_iters", "int"),
     "SAVE_CKPT_PATH": Variable("train.save"),
-    "LOAD_CKPT_PATH": Variable("train.load"),
+    "LOAD_CKPT_PATH": Variable("ask.load"),
     "CKPT_FORMAT": Variable("train.ckpt_format"),
     "DATA_CACHE_PATH": Variable("train.data_cache_path"),
     "LOG_DIR": Variable("train.log_dir"),

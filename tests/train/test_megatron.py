@@ -299,3 +299,11 @@ def test_no_command_is_given_where_the_names_of_caches_are_not_known(make_job):
     assert not render(make_job(profile="core-head")).before
     assert not render(make_job("MODEL_SIZE=8", model="llama3")).before
     assert "--profile core-0.12" in render(make_job(backend="rocm")).before[0][1]
+
+
+def test_weights_are_loaded_alone_where_amds_variable_says_so(make_job, dataset, tmp_path):
+    flags = parsed(render(make_job(dataset, f"LOAD_CKPT_PATH={tmp_path}", backend="rocm")).arguments, "rocm-25")
+    assert flags["load"] == [str(tmp_path)]
+    assert {"no-load-optim", "no-load-rng", "use-checkpoint-args", "exit-on-missing-checkpoint"} <= set(flags)
+    flags = parsed(render(make_job(settings=[f"train.load={tmp_path}"])).arguments, "core-0.16")
+    assert "no-load-optim" not in flags

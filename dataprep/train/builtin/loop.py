@@ -67,7 +67,9 @@ class Training:
         figures = None
         if self._ranks.rank == 0:
             figures = Figures(Path(settings.output), self._iteration, settings.train_iters)
-            figures.say(f"training from iteration {self._iteration} on {self._ranks.size} ranks")
+            figures.say(
+                f"training from iteration {self._iteration} on {self._ranks.size} rank{'s' * (self._ranks.size > 1)}"
+            )
         try:
             with self._listening():
                 code = self._iterate(figures)
