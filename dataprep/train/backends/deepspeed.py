@@ -17,7 +17,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import SpecError
-from dataprep.train.backends.words import Flag, records, short, weighted, words
+from dataprep.train.backends.words import Flag, records, schedule, short, weighted, words
 from dataprep.train.program import Program
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ def render(job: Job) -> Program:
     flags = [
         *_model(job),
         *_parallel(job),
-        *_schedule(job),
+        *schedule(job),
+        *_recompute(job),
         *_precision(job),
         *_data(job),
         *_records(job),
@@ -182,10 +183,8 @@ def _parallel(job: Job) -> Iterator[Flag]:
         yield "ds-sequence-parallel-size", parallel.context_parallel_size
     if train.sequence_parallel and parallel.tensor_model_parallel_size > 1:
         yield "sequence-parallel", None
-    yield (
-        "distributed-timeout-minutes",
-        120,
-    )  # the first rank builds the indices alone, and 10 are too few for large ones
+    # the first rank builds the indices alone, and 10 are too few for large ones
+    yield "distributed-timeout-minutes", 120
 
 
 def _is_pipeline(job: Job) -> bool:
@@ -196,25 +195,9 @@ def _is_pipeline(job: Job) -> bool:
     return job.parallel.zero_stage <= 1 and job.parallel.context_parallel_size == 1
 
 
-def _schedule(job: Job) -> Iterator[Flag]:
+def _recompute(job: Job) -> Iterator[Flag]:
     train = job.train
-    yield "micro-batch-size", train.micro_batch_size
-    yield "global-batch-size", train.global_batch_size
-    yield "train-iters", train.train_iters
-    yield "seed", train.seed
-    yield "optimizer", train.optimizer
-    yield "lr", train.lr
-    yield "min-lr", train.min_lr
-    yield "lr-decay-style", train.lr_decay_style
-    yield "lr-warmup-iters", train.lr_warmup_iters
-    yield "lr-decay-iters", train.lr_decay_iters
     yield "override-opt_param-scheduler", None  # of a checkpoint: this job's schedule holds
-    yield "weight-decay", train.weight_decay
-    yield "clip-grad", train.clip_grad
-    if train.optimizer == "adam":
-        yield "adam-beta1", train.adam_beta1
-        yield "adam-beta2", train.adam_beta2
-        yield "adam-eps", train.adam_eps
     if train.recompute == "selective":
         yield "recompute-granularity", "selective"
     elif train.recompute == "full":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dataprep.checks.known import BAND
 from dataprep.errors import SpecError
 from dataprep.train.backends.caches import cache_commands
-from dataprep.train.backends.words import Flag, records, short, weighted, words
+from dataprep.train.backends.words import Flag, records, schedule, short, weighted, words
 from dataprep.train.profiles import PROFILES
 from dataprep.train.program import Program
 
@@ -49,7 +49,8 @@ def render(job: Job) -> Program:
     flags: list[Flag] = [
         *_model(job, profile),
         *_parallel(job),
-        *_schedule(job),
+        *schedule(job),
+        *_recompute(job),
         *_precision(job, profile),
         *_data(job, files),
         *_records(job),
@@ -128,24 +129,8 @@ def _parallel(job: Job) -> Iterator[Flag]:
         yield "overlap-param-gather", None
 
 
-def _schedule(job: Job) -> Iterator[Flag]:
+def _recompute(job: Job) -> Iterator[Flag]:
     train = job.train
-    yield "micro-batch-size", train.micro_batch_size
-    yield "global-batch-size", train.global_batch_size
-    yield "train-iters", train.train_iters
-    yield "seed", train.seed
-    yield "optimizer", train.optimizer
-    yield "lr", train.lr
-    yield "min-lr", train.min_lr
-    yield "lr-decay-style", train.lr_decay_style
-    yield "lr-warmup-iters", train.lr_warmup_iters
-    yield "lr-decay-iters", train.lr_decay_iters
-    yield "weight-decay", train.weight_decay
-    yield "clip-grad", train.clip_grad
-    if train.optimizer == "adam":
-        yield "adam-beta1", train.adam_beta1
-        yield "adam-beta2", train.adam_beta2
-        yield "adam-eps", train.adam_eps
     if train.recompute == "selective":
         yield "recompute-activations", None
     elif train.recompute == "full":

@@ -37,6 +37,27 @@ def _words(flag: Flag) -> list[str]:
     return [f"--{name}", *(repr(each) if isinstance(each, float) else str(each) for each in values)]
 
 
+def schedule(job: Job) -> Iterator[Flag]:
+    """The flags of batches, steps and the optimizer, which all dialects have."""
+    train = job.train
+    yield "micro-batch-size", train.micro_batch_size
+    yield "global-batch-size", train.global_batch_size
+    yield "train-iters", train.train_iters
+    yield "seed", train.seed
+    yield "optimizer", train.optimizer
+    yield "lr", train.lr
+    yield "min-lr", train.min_lr
+    yield "lr-decay-style", train.lr_decay_style
+    yield "lr-warmup-iters", train.lr_warmup_iters
+    yield "lr-decay-iters", train.lr_decay_iters
+    yield "weight-decay", train.weight_decay
+    yield "clip-grad", train.clip_grad
+    if train.optimizer == "adam":
+        yield "adam-beta1", train.adam_beta1
+        yield "adam-beta2", train.adam_beta2
+        yield "adam-eps", train.adam_eps
+
+
 def records(job: Job) -> Iterator[Flag]:
     """The flags of evaluations, logs and checkpoints, which all dialects have."""
     train = job.train
