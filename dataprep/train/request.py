@@ -118,6 +118,9 @@ def resolve(asked: Asked, environment: Mapping[str, str] | None = None) -> Resol
     here = {"gpus_per_node": count_accelerators()} if asked.launcher == "local" else {}
     parallel = Parallel.from_json({**here, **settings.get("parallel", {})}, "--set parallel")
     planned = {**schedule, **_asked_schedule(ask, parallel), **settings.get("train", {})}
+    if profile == "torchtitan-frontier":  # the fork accumulates no gradients
+        micro = planned.get("micro_batch_size", 1)
+        planned.setdefault("global_batch_size", micro * max(1, parallel.data_parallel_size))
     output = os.path.abspath(asked.output)
     train = _training(planned, shape, data, parallel, (asked.iterations, asked.tokens, asked.samples))
     train = _with_folders(train, planned, output, not data.is_mock and profile in READ["train.data_cache_path"])

@@ -251,3 +251,12 @@ def test_a_tokenizer_that_cannot_be_had_is_not_compared(ask, monkeypatch):
     found = ask(tokenizer="org/private")
     assert (found.job.tokenizer, found.job.tokenizer_path, found.job.vocab_size) == (None, "org/private", 8192)
     assert "nothing of it was compared" in found.warnings[0]
+
+
+def test_a_trainer_that_accumulates_nothing_has_the_batch_of_its_ranks(make_job):
+    job = make_job(
+        profile="torchtitan-frontier",
+        model="llama3-8b",
+        options={"train": {"micro_batch_size": 3}, "parallel": {"nodes": 2}},
+    )
+    assert job.train.global_batch_size == 48
