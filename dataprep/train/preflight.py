@@ -130,6 +130,10 @@ def _ids(job: Job, report: Report) -> Iterator[Finding]:
 
 
 def _tokenizer(job: Job) -> Iterator[Finding]:
+    path = job.tokenizer_path
+    if os.path.isabs(path) and not os.path.exists(path) and not _is_inside(job):
+        text = f"{path} is not here, and the trainer reads it at its start; say where the tokenizer is: --tokenizer T"
+        yield Finding("error", "tokenizer", text)
     if job.tokenizer is None:
         yield Finding("warning", "tokenizer", "the tokenizer is not known here: vocabulary and EOD were not compared")
         return

@@ -255,3 +255,13 @@ def test_the_built_in_trainer_needs_its_extra_here(look, monkeypatch):
     error = look(launcher="local", **asked)["error"]["torch"]
     assert error == "the built-in trainer needs torch and transformers: pip install 'dataprep-llm[train]'"
     assert "torch" not in look(launcher="slurm", **asked)["error"]
+
+
+def test_a_tokenizer_that_went_away(look):
+    def moved(job):
+        return job.model_copy(update={"tokenizer_path": "/gone/tokenizer"})
+
+    found = look(iterations=2, change=moved)["error"]["tokenizer"]
+    assert found.startswith("/gone/tokenizer is not here, and the trainer reads it at its start; say where")
+    settings = ["launch.container=docker", "launch.image=i", "launch.mounts=[/shared]", "train.save=null"]
+    assert "tokenizer" not in look(iterations=2, change=moved, settings=settings)["error"]
