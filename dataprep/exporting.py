@@ -244,9 +244,8 @@ def _making(folder: Path) -> Iterator[Path]:
                 sync_folder(private)
                 os.rename(private, folder)
                 sync_folder(folder.parent)
-    except BaseException:
-        shutil.rmtree(private, ignore_errors=True)
-        raise
+    finally:
+        shutil.rmtree(private, ignore_errors=True)  # none of that name is left where it has the other
 
 
 def _export_pair(given: _Input, folder: Path, kind: Format, result: Exported, watcher: Watcher) -> None:

@@ -17,7 +17,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import SpecError
-from dataprep.train.backends.words import Flag, records, schedule, short, weighted, words
+from dataprep.train.backends.words import Flag, model, records, schedule, short, weighted, words
 from dataprep.train.program import Program
 
 if TYPE_CHECKING:
@@ -148,29 +148,12 @@ def config(job: Job) -> dict[str, Any]:
 
 
 def _model(job: Job) -> Iterator[Flag]:
-    shape = job.shape
-    yield "num-layers", shape.num_layers
-    yield "hidden-size", shape.hidden_size
-    yield "ffn-hidden-size", shape.ffn_hidden_size
-    yield "num-attention-heads", shape.num_attention_heads
-    if shape.num_query_groups != shape.num_attention_heads:
-        yield "num-key-value-heads", shape.num_query_groups
-    yield "seq-length", job.train.seq_length
-    longest = max(shape.max_position_embeddings, job.train.seq_length if shape.family == "llama" else 0)
-    yield "max-position-embeddings", longest
-    yield "layernorm-epsilon", shape.norm_epsilon
-    yield "init-method-std", shape.init_method_std
-    yield "attention-dropout", shape.attention_dropout
-    yield "hidden-dropout", shape.hidden_dropout
-    if shape.family == "llama":
-        yield "use-rotary-position-embeddings", None
-        yield "rotary-position-embeddings-theta", int(shape.rotary_base)
-        yield "normalization", "rmsnorm"
-        yield "swiglu", None
-    if not shape.add_bias_linear:
-        yield "disable-bias-linear", None
-    if not shape.tie_embeddings:
-        yield "untie-embeddings-and-output-weights", None
+    rotary = [
+        ("use-rotary-position-embeddings", None),
+        ("rotary-position-embeddings-theta", int(job.shape.rotary_base)),
+        ("normalization", "rmsnorm"),
+    ]
+    yield from model(job, "layernorm-epsilon", [("num-key-value-heads", job.shape.num_query_groups)], rotary)
 
 
 def _parallel(job: Job) -> Iterator[Flag]:

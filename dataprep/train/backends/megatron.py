@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dataprep.checks.known import BAND
 from dataprep.errors import SpecError
 from dataprep.train.backends.caches import cache_commands
-from dataprep.train.backends.words import Flag, records, schedule, short, weighted, words
+from dataprep.train.backends.words import Flag, model, records, schedule, short, weighted, words
 from dataprep.train.profiles import PROFILES
 from dataprep.train.program import Program
 
@@ -72,34 +72,18 @@ def render(job: Job) -> Program:
 
 
 def _model(job: Job, profile: Profile) -> Iterator[Flag]:
-    shape = job.shape
-    yield "num-layers", shape.num_layers
-    yield "hidden-size", shape.hidden_size
-    yield "ffn-hidden-size", shape.ffn_hidden_size
-    yield "num-attention-heads", shape.num_attention_heads
-    if shape.num_query_groups != shape.num_attention_heads:
-        yield "group-query-attention", None
-        yield "num-query-groups", shape.num_query_groups
-    yield "seq-length", job.train.seq_length
-    longest = max(shape.max_position_embeddings, job.train.seq_length if shape.family == "llama" else 0)
-    yield "max-position-embeddings", longest
-    yield "norm-epsilon", shape.norm_epsilon
-    yield "init-method-std", shape.init_method_std
-    yield "attention-dropout", shape.attention_dropout
-    yield "hidden-dropout", shape.hidden_dropout
-    if shape.family == "llama":
-        yield "position-embedding-type", "rope"
-        yield "rotary-base", int(shape.rotary_base)
-        yield "rotary-percent", 1.0
-        yield from _scaled(job)
-        yield "normalization", "RMSNorm"
-        yield "swiglu", None
-    if not shape.add_bias_linear:
-        yield "disable-bias-linear", None
-    if not shape.tie_embeddings:
-        yield "untie-embeddings-and-output-weights", None
+    grouped = [("group-query-attention", None), ("num-query-groups", job.shape.num_query_groups)]
+    yield from model(job, "norm-epsilon", grouped, _rotary(job))
     if profile.is_legacy and job.train.mcore:
         yield "use-mcore-models", None
+
+
+def _rotary(job: Job) -> Iterator[Flag]:
+    yield "position-embedding-type", "rope"
+    yield "rotary-base", int(job.shape.rotary_base)
+    yield "rotary-percent", 1.0
+    yield from _scaled(job)
+    yield "normalization", "RMSNorm"
 
 
 def _scaled(job: Job) -> Iterator[Flag]:

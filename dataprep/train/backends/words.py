@@ -37,6 +37,38 @@ def _words(flag: Flag) -> list[str]:
     return [f"--{name}", *(repr(each) if isinstance(each, float) else str(each) for each in values)]
 
 
+def model(job: Job, epsilon: str, grouped: Iterable[Flag], rotary: Iterable[Flag]) -> Iterator[Flag]:
+    """The flags of a shape.
+
+    Args:
+        job: whose shape.
+        epsilon: what the dialect calls that of the norms.
+        grouped: its flags for grouped queries, where the shape has some.
+        rotary: its flags for rotary positions and RMSNorm, where the shape is a Llama.
+    """
+    shape = job.shape
+    yield "num-layers", shape.num_layers
+    yield "hidden-size", shape.hidden_size
+    yield "ffn-hidden-size", shape.ffn_hidden_size
+    yield "num-attention-heads", shape.num_attention_heads
+    if shape.num_query_groups != shape.num_attention_heads:
+        yield from grouped
+    yield "seq-length", job.train.seq_length
+    longest = max(shape.max_position_embeddings, job.train.seq_length if shape.family == "llama" else 0)
+    yield "max-position-embeddings", longest
+    yield epsilon, shape.norm_epsilon
+    yield "init-method-std", shape.init_method_std
+    yield "attention-dropout", shape.attention_dropout
+    yield "hidden-dropout", shape.hidden_dropout
+    if shape.family == "llama":
+        yield from rotary
+        yield "swiglu", None
+    if not shape.add_bias_linear:
+        yield "disable-bias-linear", None
+    if not shape.tie_embeddings:
+        yield "untie-embeddings-and-output-weights", None
+
+
 def schedule(job: Job) -> Iterator[Flag]:
     """The flags of batches, steps and the optimizer, which all dialects have."""
     train = job.train
