@@ -124,6 +124,12 @@ class Slurm:
             with contextlib.suppress(OSError, ValueError):
                 os.kill(int(path.read_text()), signal.SIGTERM)
         wait_for(lambda: not any(path.exists() for path in pids))
+        mine = f"SLURM_CONF={self.folder}/slurm.conf".encode()
+        for process in Path("/proc").glob("[0-9]*"):  # steps try for minutes to tell a controller that is gone
+            with contextlib.suppress(OSError):
+                is_step = (process / "comm").read_text().strip() == "slurmstepd"
+                if is_step and mine in (process / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(process.name), signal.SIGKILL)
 
     def call(self, *command: str, host: int = 0) -> str:
         """One command, to its end; returns what it prints."""
