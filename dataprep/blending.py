@@ -132,6 +132,7 @@ def write_blend(mixture: Mixture, datasets: Sequence[tuple[str, DatasetManifest]
     )
     write_data_args(layout.data_args, weights)
     write_json(layout.dataset / "blend.json", blend.to_json())
+    assert layout.link is not None  # no part of a version
     replace_link(layout.link, os.path.basename(layout.dataset))
     return blend
 

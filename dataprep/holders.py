@@ -12,6 +12,7 @@ import secrets
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 mine: set[str] = set()
 """Tokens of the claims that this process holds or is about to: others of its own are of threads that gave up."""
@@ -74,9 +75,16 @@ class Holder:
     def read(cls, path: Path) -> Holder | None:
         """The holder that a file names, or None: it is hollow, cut off, or nothing that we wrote."""
         try:
-            value = json.loads(path.read_bytes())
+            return cls.of(json.loads(path.read_bytes()))
+        except (OSError, ValueError, RecursionError):
+            return None
+
+    @classmethod
+    def of(cls, value: Any) -> Holder | None:
+        """The holder that `dataclasses.asdict` made this of, or None: it is nothing of the kind."""
+        try:
             made = cls(**value)
-        except (OSError, ValueError, TypeError, RecursionError):
+        except TypeError:
             return None
         texts = (made.host, made.boot, made.namespace, made.since, made.token, made.job)
         numbers = (made.pid, made.started, made.restarts)

@@ -26,6 +26,7 @@
         <corpus>_text_document.bin .idx  manifest.json
         <corpus>_00000_text_document.bin .idx   the same in several prefixes, see `cuts`, with data_args.txt
       <corpus>-<tokenizer>                      symlink to the newest of them
+      <name>/                                   a versioned dataset, see `versions`; its datasets lie in its parts/
 
     <prefix>.bin .idx .manifest.json            a pair that was made from others, wherever its user wants it
     <prefix>.tmp-<owner>/                       the same while it is made and proven, see `reshaping.making`
@@ -67,7 +68,7 @@ class Layout:
         output: the folder the user named.
         work: the folder of this recipe's run.
         dataset: the folder the dataset is published as.
-        link: the name that points to the newest dataset of this corpus and tokenizer.
+        link: the name that points to the newest dataset of this corpus and tokenizer; None for a part of a version.
         stem: file name of the prefix, e.g. ``sample_text_document``.
         epoch: of the claim that whoever uses this holds; 0: none.
     """
@@ -75,20 +76,26 @@ class Layout:
     output: Path
     work: Path
     dataset: Path
-    link: Path
+    link: Path | None
     stem: str
     epoch: int = 0
 
     @classmethod
-    def of(cls, output: Path, corpus: str, tokenizer: str, digest: str) -> Layout:
+    def of(cls, output: Path, corpus: str, tokenizer: str, digest: str, home: str = "") -> Layout:
+        """The layout of a recipe; `home` is where the dataset goes below the output, if not into it."""
         name = f"{corpus}-{tokenizer}"
         return cls(
             output=output,
             work=output / "work" / digest[:16],
-            dataset=output / f"{name}-{digest[:8]}",
-            link=output / name,
+            dataset=output / home / f"{name}-{digest[:8]}",
+            link=None if home else output / name,
             stem=f"{corpus}{SUFFIX}",
         )
+
+    @property
+    def home(self) -> str:
+        """See `of`."""
+        return "" if self.dataset.parent == self.output else self.dataset.parent.relative_to(self.output).as_posix()
 
     @property
     def recipe(self) -> Path:

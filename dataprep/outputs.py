@@ -90,7 +90,8 @@ def _read_run(work: Path) -> dict[str, Any]:
     recipe = json.loads((work / "recipe.json").read_text(encoding="utf-8"))
     plan, units = _plan(work / "plan.jsonl")
     fetched = [file for file in recipe["files"] if file.get("url")]
-    layout = Layout.of(work.parent.parent, recipe["corpus"], recipe["tokenizer"]["name"], plan["digest"])
+    home = plan.get("home", "")
+    layout = Layout.of(work.parent.parent, recipe["corpus"], recipe["tokenizer"]["name"], plan["digest"], home)
     claim = look(layout.claim)  # before all that its holder may still change
     published = layout.manifest.exists()
     events = [line for path in layout.all_events() for line in path.read_text(encoding="utf-8").splitlines()]

@@ -25,7 +25,7 @@ from dataprep.specs import Existing, HubSource, OutputSpec, Recipe, Runtime, Tok
 from dataprep.units import cut_units
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from dataprep.specs import ClusterSpec, Corpus, Listing
 
@@ -64,6 +64,7 @@ def resolve(  # noqa: PLR0913 - what a command line gives
     limit: int | None = None,
     settings: Sequence[str] = (),
     of_many: bool = False,
+    skip: Collection[str] = (),
 ) -> Request:
     """Turn what a user typed into a recipe, a runtime and a layout; starts nothing.
 
@@ -75,6 +76,7 @@ def resolve(  # noqa: PLR0913 - what a command line gives
         limit: at most this many documents.
         settings: ``NAMESPACE.KEY=VALUE``, as for ``--set``.
         of_many: the settings are for other corpora, too: one that has no effect on this one is no error.
+        skip: files of the user that are left out, unread, by their absolute paths.
 
     Raises:
         SpecError: something in it is wrong, unknown or without effect.
@@ -107,7 +109,7 @@ def resolve(  # noqa: PLR0913 - what a command line gives
         raise SpecError(f"policy.bos=always: the tokenizer {identity.name} has no BOS token; use auto or never")
     if policy.bos == "auto" and (doubt := bos_disagreement(identity)) is not None:
         log.warning("%s", doubt)
-    found, listing = resolve_corpus(corpus, output, given)
+    found, listing = resolve_corpus(corpus, output, given, skip)
     if not of_many:
         _check_effect(found, listing, runtime, given.get("runtime", {}))
     recipe = Recipe(
@@ -124,7 +126,7 @@ def resolve(  # noqa: PLR0913 - what a command line gives
     assert recipe.dtype  # an impossible policy.dtype is a SpecError before anything is written
     digest = recipe.digest
     layout = Layout.of(Path(os.path.abspath(output)), recipe.corpus, recipe.tokenizer.name, digest)
-    return _unchanged_or_new(Request(recipe, runtime, layout, digest, found, listing, cluster))
+    return unchanged_or_new(Request(recipe, runtime, layout, digest, found, listing, cluster))
 
 
 def check_path(output: str | Path) -> None:
@@ -173,7 +175,7 @@ def _check_effect(corpus: Corpus, listing: Listing, runtime: Runtime, given: dic
 
 
 def resolve_corpus(
-    corpus: str | Sequence[str], output: str | Path, given: dict[str, dict[str, Any]]
+    corpus: str | Sequence[str], output: str | Path, given: dict[str, dict[str, Any]], skip: Collection[str] = ()
 ) -> tuple[Corpus, Listing]:
     """A corpus with its files; its reader knows the column of text.
 
@@ -181,13 +183,14 @@ def resolve_corpus(
         corpus: as for `resolve`.
         output: folder that fetched files go below.
         given: settings by namespace.
+        skip: files of the user that are left out, unread, by their absolute paths.
 
     Raises:
         SpecError: it is unknown, or names nothing.
         SourceError: it cannot be reached or read.
     """
     found, folder = catalog.find_corpus(_arguments(corpus), given)
-    listing = list_files(found.source, found.reader, folder, Path(output))
+    listing = list_files(found.source, found.reader, folder, Path(output), skip)
     work = os.path.join(os.path.abspath(output), "work", "")
     if any(file.path.startswith(work) for file in listing.files):
         raise SpecError(f"the output {os.path.abspath(output)} lies among the input; choose another --output")
@@ -204,11 +207,10 @@ def with_contents(request: Request) -> Request:
     listing = sources.with_contents(request.listing.model_copy(update={"ids": False}), source.contents)
     assert not listing.ids
     recipe = request.recipe.model_copy(update={"files": listing.files})
-    layout = Layout.of(request.layout.output, recipe.corpus, recipe.tokenizer.name, recipe.digest)
-    return _unchanged_or_new(replace(request, recipe=recipe, layout=layout, digest=recipe.digest, listing=listing))
+    return unchanged_or_new(replace(of_recipe(request, recipe), listing=listing))
 
 
-def _unchanged_or_new(request: Request) -> Request:
+def unchanged_or_new(request: Request) -> Request:
     """Where a dataset of this recipe exists but a file has another mtime, look whether its content is another too.
 
     A changed file gets its checksum into the listing, so that new content gets a new digest and a new path.
@@ -225,8 +227,15 @@ def _unchanged_or_new(request: Request) -> Request:
     if files == list(request.recipe.files):
         return request
     recipe = request.recipe.model_copy(update={"files": tuple(files)})
-    layout = Layout.of(request.layout.output, recipe.corpus, recipe.tokenizer.name, recipe.digest)
-    return replace(request, recipe=recipe, layout=layout, digest=recipe.digest)
+    return of_recipe(request, recipe)
+
+
+def of_recipe(request: Request, recipe: Recipe, home: str | None = None) -> Request:
+    """The same request with another recipe, and its digest and paths; see `Layout.of` for `home`."""
+    layout, digest = request.layout, recipe.digest
+    home = layout.home if home is None else home
+    layout = Layout.of(layout.output, recipe.corpus, recipe.tokenizer.name, digest, home)
+    return replace(request, recipe=recipe, layout=layout, digest=digest)
 
 
 def plan(

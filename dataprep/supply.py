@@ -220,7 +220,7 @@ class Supply:
         receipt = self._downloads.receipt(index) if self._downloads is not None else None
         if receipt is None or file.url is None:
             return file.public()
-        return file.public().model_copy(update={"checksum": f"sha256:{receipt.sha256}"})
+        return file.public().model_copy(update={"checksum": f"sha256:{receipt.sha256}", "stated": file.checksum})
 
 
 class _Hashing:

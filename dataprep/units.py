@@ -120,7 +120,8 @@ class Plan:
                 plan._units[number] = cut_group(recipe, number, files, plan._unit_bytes)
         write_json(layout.recipe, recipe.public().to_json())
         with AtomicFile(layout.plan) as file:
-            head = {"digest": recipe.digest, "seal": seal, "unit_bytes": plan._unit_bytes}
+            home = {"home": layout.home} if layout.home else {}
+            head = {"digest": recipe.digest, "seal": seal, "unit_bytes": plan._unit_bytes, **home}
             for line in (head, *(_line(number, units) for number, units in plan._units.items())):
                 file.write(json.dumps(line).encode() + b"\n")
         return plan

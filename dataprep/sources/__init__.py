@@ -22,21 +22,38 @@ from dataprep.errors import SourceError
 from dataprep.layout import RawFolder
 from dataprep.readers import format_by_name
 from dataprep.sources.columns import choose_text
-from dataprep.sources.local import check_same, check_unchanged, list_local, with_checksum
+from dataprep.sources.local import anchor, check_same, check_unchanged, find_local, list_local, with_checksum
 from dataprep.sources.repos import list_repo
 from dataprep.sources.urls import list_urls
 from dataprep.specs import FilesSource, HubSource, Listing, UrlsSource
 from dataprep.storage import make_folder, write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from dataprep.specs import Contents, ReaderSpec
 
 log = logging.getLogger(__name__)
 
-__all__ = ["check_same", "check_unchanged", "list_files", "remember", "with_checksum", "with_contents"]
+__all__ = [
+    "anchor",
+    "check_same",
+    "check_unchanged",
+    "find_local",
+    "list_files",
+    "remember",
+    "with_checksum",
+    "with_contents",
+]
 
 
-def list_files(source: FilesSource | HubSource | UrlsSource, reader: ReaderSpec, folder: Path, output: Path) -> Listing:
+def list_files(
+    source: FilesSource | HubSource | UrlsSource,
+    reader: ReaderSpec,
+    folder: Path,
+    output: Path,
+    skip: Collection[str] = (),
+) -> Listing:
     """All files of a source, sorted by name. Of those to be fetched, the path is where they will lie.
 
     Args:
@@ -44,13 +61,14 @@ def list_files(source: FilesSource | HubSource | UrlsSource, reader: ReaderSpec,
         reader: decides how the content is read; see `readers.detect`.
         folder: what relative paths start at.
         output: the folder the user named, below which fetched files lie.
+        skip: files of the user that are left out, unread, by their absolute paths.
 
     Raises:
         SpecError: a path, glob or subset names nothing.
         SourceError: a file cannot be opened, or its format cannot be told; the source cannot be reached.
     """
     if isinstance(source, FilesSource):
-        return Listing(files=list_local(source, reader, folder))
+        return Listing(files=list_local(source, reader, folder, skip))
     if web.is_offline():
         listing = _remembered(source, reader, output)
     elif isinstance(source, UrlsSource):

@@ -6,6 +6,7 @@ A listing is sorted by name, complete, and knows the size, mtime, format and con
 from __future__ import annotations
 
 import glob
+import itertools
 import json
 import os
 import sysconfig
@@ -22,24 +23,40 @@ from dataprep.storage import checksum
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from dataprep.specs import FilesSource, ReaderSpec
 
 GLOB = set("*?[")
 
 
-def list_local(source: FilesSource, reader: ReaderSpec, folder: Path) -> tuple[SourceFile, ...]:
+def list_local(
+    source: FilesSource, reader: ReaderSpec, folder: Path, skip: Collection[str] = ()
+) -> tuple[SourceFile, ...]:
     """All files of a source, sorted by name.
 
     Args:
         source: paths and globs.
         reader: decides how the content is read; see `readers.detect`.
         folder: what relative paths start at.
+        skip: absolute paths that are left out, unread.
 
     Raises:
         SpecError: a path or glob names nothing.
         SourceError: a file cannot be opened, or its format cannot be told.
+    """
+    kept = [(name, path) for name, path in find_local(source, folder) if str(path) not in skip]
+    for name, path in kept:
+        if not name.isprintable() and "\\udc" in ascii(name):
+            raise SpecError(f"{str(path)!a}: the file's name is not UTF-8; rename it")
+    return tuple(_describe(name, path, reader) for name, path in kept)
+
+
+def find_local(source: FilesSource, folder: Path) -> list[tuple[str, Path]]:
+    """The names and absolute paths of all files of a source, sorted by name; none is opened.
+
+    Raises:
+        SpecError: a path or glob names nothing.
     """
     found: set[Path] = set()
     for pattern in source.paths:
@@ -49,15 +66,35 @@ def list_local(source: FilesSource, reader: ReaderSpec, folder: Path) -> tuple[S
     kept = [(name, path) for name, path in named if not any(fnmatch(name, pattern) for pattern in source.exclude)]
     if not kept:
         raise SpecError(f"no file is left of {', '.join(source.paths)} after exclude: {', '.join(source.exclude)}")
-    for name, path in kept:
-        if not name.isprintable() and "\\udc" in ascii(name):
-            raise SpecError(f"{str(path)!a}: the file's name is not UTF-8; rename it")
-    return tuple(_describe(name, path, reader) for name, path in kept)
+    return kept
+
+
+def anchor(source: FilesSource, folder: Path) -> Path:
+    """The folder that all paths and globs of a source have in common, whatever files there are.
+
+    Args:
+        source: paths and globs.
+        folder: what relative paths start at.
+    """
+    found = []
+    for pattern in map(_expand, source.paths):
+        path = Path(os.path.abspath(folder / pattern))
+        fixed = list(itertools.takewhile(lambda part: not GLOB & set(part), path.parts))
+        if path.is_dir() or (not path.exists() and len(fixed) < len(path.parts)):
+            found.append(path if path.is_dir() else Path(*fixed))
+        else:
+            found.append(path.parent)
+    return Path(os.path.commonpath(found))
+
+
+def _expand(pattern: str) -> str:
+    with suppress(KeyError, IndexError, ValueError, AttributeError):  # a literal brace in a file name
+        return os.path.expanduser(pattern.format(**sysconfig.get_paths()) if "{" in pattern else pattern)
+    return pattern
 
 
 def _match(pattern: str, folder: Path) -> list[Path]:
-    with suppress(KeyError, IndexError, ValueError, AttributeError):  # a literal brace in a file name
-        pattern = os.path.expanduser(pattern.format(**sysconfig.get_paths()) if "{" in pattern else pattern)
+    pattern = _expand(pattern)
     path = folder / pattern
     if path.is_file():
         return [_absolute(path)]

@@ -75,6 +75,8 @@ class SourceFile(Model):
             contents apart and proves none); ``texts`` of a file that `contents` made, of its rows and not of its bytes,
             which may differ from one release of Arrow to the next; or where a file of the same name and size was found
             to differ from the one an earlier dataset was made of.
+        stated: in the manifest of a dataset, what the source stated of a file that was fetched, whose `checksum` is of
+            what was fetched.
     """
 
     name: str
@@ -85,6 +87,7 @@ class SourceFile(Model):
     format: FileFormat
     compression: Compression = "none"
     checksum: str | None = None
+    stated: str | None = None
 
     def public(self) -> Self:
         """The same without what its address may hide; what is written down."""

@@ -56,7 +56,7 @@ def run(layout: Layout, manifest: DatasetManifest) -> None:
             raise OutputError(
                 f"{layout.dataset} exists but is no complete dataset; move it away and run the same command again"
             ) from error
-        sync_folder(layout.output)
+        sync_folder(layout.dataset.parent)
 
 
 def prefix_weights(folder: str, manifest: DatasetManifest) -> Iterator[tuple[float, str]]:
@@ -88,7 +88,8 @@ def settle(layout: Layout, fence: Callable[[], None]) -> None:
         fence: raises if the run does not hold its output any more.
     """
     fence()
-    replace_link(layout.link, layout.dataset.name)
+    if layout.link is not None:
+        replace_link(layout.link, layout.dataset.name)
     clear_shards(layout, fence)
 
 

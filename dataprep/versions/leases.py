@@ -1,0 +1,181 @@
+"""Who uses a version: as long as somebody does, retention leaves it alone.
+
+    leases/<id>.json     who uses which version, and until when; renewed while its command runs
+
+Who takes a lease writes it first and looks then whether the version is being removed; who removes one marks it first
+and looks then whether somebody uses it. One of the two sees the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from dataprep.errors import OutputError, SpecError
+from dataprep.holders import Holder
+from dataprep.specs import Model
+from dataprep.storage import explain, make_folder, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dataprep.versions.folder import Versions
+
+HOLD = timedelta(days=1)
+"""How long the lease of a command that runs holds if its machine dies: it is renewed all the time."""
+
+RENEW_SECONDS = 600.0
+"""How often it is."""
+
+SKEW = timedelta(hours=1)
+"""How far clocks may be apart: so long a lease holds longer than it says."""
+
+
+class Lease(Model):
+    """That somebody uses a version.
+
+    Attributes:
+        id: names its file.
+        version: which one.
+        who: for people: what uses it.
+        host, pid: of the process that took it.
+        since, until: UTC, by that machine's clock. It holds to `until`, and `SKEW` longer.
+        holder: the process that it ends with, see `holders.Holder`; None: it ends with its time.
+    """
+
+    schema_version: int = 1
+    id: str
+    version: int
+    who: str
+    host: str
+    pid: int
+    since: str
+    until: str
+    holder: dict[str, Any] | None = None
+
+    def holds(self, now: datetime) -> bool:
+        """Whether it has to be respected at a time of this machine's clock."""
+        return now < datetime.fromisoformat(self.until) + SKEW
+
+
+def leases_of(versions: Versions, now: datetime | None = None) -> list[Lease]:
+    """The leases that hold, oldest first.
+
+    Raises:
+        OutputError: one cannot be read: nobody can say what it holds.
+    """
+    now = now or datetime.now(UTC)
+    found = []
+    with explain(versions.leases, "look into"):
+        paths = sorted(versions.leases.glob("*.json"))
+    for path in paths:
+        try:
+            lease = Lease.model_validate_json(path.read_bytes())
+            held = lease.holds(now)
+        except FileNotFoundError:
+            continue  # released just now
+        except (OSError, ValueError) as error:
+            raise OutputError(f"cannot read the lease {path}: {error}; remove it if nobody uses it") from error
+        holder = Holder.of(lease.holder)
+        if held and (holder is None or not holder.has_ended):
+            found.append(lease)
+    return sorted(found, key=lambda lease: lease.since)
+
+
+def take_lease(versions: Versions, word: str, who: str, span: timedelta = HOLD, holder: Holder | None = None) -> Lease:
+    """Say that somebody uses a version.
+
+    Args:
+        versions: the versioned dataset.
+        word: which version, see `Versions.find`.
+        who: for people: what uses it.
+        span: how long.
+        holder: the process that the lease is to end with; None: it ends with its time.
+
+    Raises:
+        SpecError: there is no such version, or it is being removed.
+        OutputError: the file system refuses.
+    """
+    if span <= timedelta(0):
+        raise SpecError(f"a lease of {span} is over before it begins; give a time above 0")
+    try:
+        until = datetime.now(UTC) + span
+    except OverflowError as error:
+        raise SpecError(f"a lease of {span} has no end in this calendar; give a shorter one") from error
+    while True:
+        number = versions.find(word)
+        if not number:
+            there = ", ".join(versions.version(each).name for each in versions.numbers()[-5:]) or "none"
+            raise SpecError(f"{versions.folder} has no version {word}; the newest are: {there}")
+        lease = Lease(
+            id=secrets.token_hex(8),
+            version=number,
+            who=who,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            since=datetime.now(UTC).isoformat(timespec="seconds"),
+            until=until.isoformat(timespec="seconds"),
+            holder=None if holder is None else asdict(holder),
+        )
+        make_folder(versions.leases)
+        write_json(versions.leases / f"{lease.id}.json", lease.to_json())
+        if is_marked(versions, number) or not versions.version(number).is_dir():
+            release_lease(versions, lease.id)
+            if word == "current":
+                time.sleep(0.05)  # the newest is never removed, so that there is another one by now, or soon
+                continue
+            raise SpecError(f"{versions.version(number)} is being removed, by its retention; choose a newer version")
+        return lease
+
+
+def is_marked(versions: Versions, number: int) -> bool:
+    """Whether somebody is about to remove a version."""
+    name = f"{versions.version(number).name}.mark"
+    return any((folder / name).exists() for folder in versions.all_removing())
+
+
+def release_lease(versions: Versions, name: str) -> bool:
+    """End a lease; False: there is none of that id.
+
+    Raises:
+        OutputError: the file system refuses.
+    """
+    path = versions.leases / f"{name}.json"
+    if os.path.basename(path) not in (each.name for each in versions.leases.glob("*.json")):
+        return False
+    with explain(path, "remove"):
+        path.unlink(missing_ok=True)
+    return True
+
+
+@contextlib.contextmanager
+def hold_lease(versions: Versions, word: str, who: str) -> Iterator[Lease]:
+    """Hold a lease while the block runs; where its machine dies, it ends by itself after `HOLD`.
+
+    Raises:
+        SpecError, OutputError: see `take_lease`.
+    """
+    lease = take_lease(versions, word, who, HOLD, Holder.me())
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.wait(RENEW_SECONDS):
+            until = (datetime.now(UTC) + HOLD).isoformat(timespec="seconds")
+            with contextlib.suppress(OutputError):  # a full disk; the next one may succeed, and there is a day for it
+                write_json(versions.leases / f"{lease.id}.json", lease.model_copy(update={"until": until}).to_json())
+
+    thread = threading.Thread(target=renew, name="lease", daemon=True)
+    thread.start()
+    try:
+        yield lease
+    finally:
+        over.set()
+        thread.join()
+        release_lease(versions, lease.id)
