@@ -39,7 +39,7 @@ from dataprep.specs.corpus import (
     Source,
     UrlsSource,
 )
-from dataprep.specs.models import MIB, Model, load_yaml
+from dataprep.specs.models import MIB, Model, Name, load_yaml, parse_yaml
 from dataprep.specs.recipe import Compression, FileFormat, Listing, OutputSpec, Recipe, SourceFile, TokenPolicy
 from dataprep.specs.runtime import NAMESPACES, Runtime, parse_settings
 from dataprep.specs.tokenizer import TokenizerIdentity, TokenizerSpec, TokenizerType
@@ -62,6 +62,7 @@ __all__ = [
     "MixturePart",
     "MixtureSpec",
     "Model",
+    "Name",
     "OutputSpec",
     "ReaderSpec",
     "Recipe",
@@ -79,4 +80,5 @@ __all__ = [
     "find_cluster",
     "load_yaml",
     "parse_settings",
+    "parse_yaml",
 ]

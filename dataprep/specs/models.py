@@ -121,11 +121,28 @@ def load_yaml(path: Path) -> dict[str, Any]:
         SpecError: unreadable, not YAML, or not a mapping.
     """
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SpecError(f"cannot read {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path} is not YAML: {error}") from error
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, where: str) -> dict[str, Any]:
+    """A YAML text that holds a mapping.
+
+    Args:
+        text: the YAML.
+        where: file that it is of, for the message.
+
+    Raises:
+        SpecError: not YAML, or not a mapping.
+    """
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SpecError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(value, dict):
-        raise SpecError(f"{path}: expected a mapping of keys to values, found {type(value).__name__}")
+        raise SpecError(f"{where}: expected a mapping of keys to values, found {type(value).__name__}")
     return value
