@@ -26,8 +26,8 @@ from dataprep.errors import DataprepError, FormatError
 from dataprep.indexed import CHUNK, Index, bin_path, idx_path
 from dataprep.inspection.decoding import Decoder
 from dataprep.inspection.provenance import source_of
-from dataprep.layout import find_prefix
 from dataprep.manifest import is_of, readable_manifest
+from dataprep.prefixes import find_prefix
 from dataprep.reshaping.inputs import HARMLESS, index_problem
 from dataprep.reshaping.parting import Places
 from dataprep.reshaping.selections import BLOCK_DOCUMENTS, open_bin, read_documents

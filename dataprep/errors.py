@@ -3,6 +3,7 @@
     DataprepError           a message a person can act on: what, where, what to do next
     |-- SpecError           a bad request: unknown name, bad YAML, bad option     exit code 2
     |-- SourceError         an input that cannot be listed or read, or that changed
+    |   `-- NoTextError     an input in which there is no text
     |-- EncodeError         ids that are not the reference's, or that do not fit
     |-- FormatError         a .bin/.idx that does not parse: expected, found
     |-- OutputError         the output folder refuses: full, read-only, damaged
@@ -44,6 +45,10 @@ class SpecError(DataprepError, ValueError):
 
 class SourceError(DataprepError):
     """An input cannot be listed, opened or decoded, or it changed during the run."""
+
+
+class NoTextError(SourceError):
+    """An input was read to its end, and there is no document in it."""
 
 
 class EncodeError(DataprepError):

@@ -34,9 +34,9 @@ from dataprep.indexed import bin_path
 from dataprep.inspection.decoding import Decoder
 from dataprep.inspection.lengths import document_ends
 from dataprep.inspection.pairs import check_ids, open_pair
-from dataprep.layout import find_prefixes
 from dataprep.locks import hold
 from dataprep.manifest import is_of, manifest_of
+from dataprep.prefixes import find_prefixes
 from dataprep.reshaping.making import LOCK, check_encodable, clear_others
 from dataprep.specs import TokenPolicy
 from dataprep.storage import MARK, AtomicFile, explain, make_folder, sync_folder, write_json
@@ -127,7 +127,7 @@ def export(
     """Write the documents of pairs as text.
 
     Args:
-        prefixes: paths without ``.bin``, or what stands for several, see `layout.find_prefixes`.
+        prefixes: paths without ``.bin``, or what stands for several, see `prefixes.find_prefixes`.
         output: the folder to make; there must be none of this name, or an empty one.
         file_format: ``jsonl`` or ``parquet``.
         tokenizer: to decode with: a shipped name, a folder, a file; None: the one that each manifest names.

@@ -46,7 +46,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataprep.errors import SpecError
 from dataprep.storage import MARK, explain
 
 if TYPE_CHECKING:
@@ -205,7 +204,7 @@ class Layout:
     def first_prefix(self) -> Path:
         """The same, or of several that were published, the first."""
         first = self.dataset / self.name(0)
-        return first if _lies_at(first) else self.prefix
+        return first if lies_at(first) else self.prefix
 
     @property
     def manifest(self) -> Path:
@@ -322,75 +321,6 @@ def pair_manifest(prefix: Path) -> Path:
     return prefix.with_name(f"{prefix.name}.manifest.json")
 
 
-def find_prefix(text: str | Path) -> Path:
-    """What a person calls a prefix: the prefix itself, one of its two files, or a folder that holds one pair.
-
-    Raises:
-        SpecError: no such pair.
-    """
-    found = find_prefixes(text)
-    if len(found) != 1:
-        raise SpecError(f"{text} is a folder with {len(found)} indexed pairs; name one: {_some(found)}")
-    return found[0]
-
-
-def find_prefixes(text: str | Path, below: bool = False) -> list[Path]:
-    """The same, but of a folder, and of whatever a glob matches, all pairs, in the order of their names.
-
-    A pair may lack one of its files. What is half-made, or hidden, is left out.
-
-    Args:
-        text: what the person says.
-        below: of a folder without pairs, all datasets in it: the pairs in its folders, each once, whatever links to it.
-
-    Raises:
-        SpecError: no such pair, or none in a folder or of a glob.
-    """
-    if not str(text):
-        raise SpecError("the prefix is empty: perhaps a variable that is not set; `.` is the folder you are in")
-    path = Path(text)
-    if _lies_at(path):  # also beside a folder of that name, which Megatron makes for its index caches
-        return [path]
-    if path.is_dir():
-        if found := _prefixes(path.iterdir()):
-            return found
-        if below and (found := [prefix for folder in _datasets(path) for prefix in _prefixes(folder.iterdir())]):
-            return found
-        inside = [Path(entry.name) for entry in sorted(path.iterdir())]
-        raise SpecError(f"{path} is a folder without indexed pairs; it holds {_some(inside) or 'nothing'}")
-    if path.suffix in (".bin", ".idx"):
-        path = path.with_suffix("")
-        if _lies_at(path):
-            return [path]
-    if not glob.has_magic(str(text)):
-        raise SpecError(f"no such prefix: neither {path}.bin nor {path}.idx exists")
-    matches = [Path(name) for end in ("", ".idx", ".bin") for name in glob.glob(f"{text}{end}", recursive=True)]
-    inside = [file for match in matches if match.is_dir() for file in match.iterdir()]
-    if found := _prefixes([*inside, *matches]):
-        return found
-    raise SpecError(f"no indexed pair matches {text}")
-
-
-def _datasets(output: Path) -> list[Path]:
-    """The folders in a folder, without links to one another, and without what runs keep there for themselves."""
-    folders = [path for path in sorted(output.iterdir()) if path.is_dir() and path.name not in ("work", "raw")]
-    found: dict[str, Path] = {}
-    for path in sorted(folders, key=Path.is_symlink):
-        if MARK not in path.name and not path.name.startswith("."):
-            found.setdefault(os.path.realpath(path), path)
-    return sorted(found.values())
-
-
-def _prefixes(paths: Iterable[Path]) -> list[Path]:
-    """The prefixes of those of these files that belong to a pair."""
-    files = (path for path in paths if path.suffix in (".bin", ".idx") and not path.is_dir())
-    return sorted({path.with_suffix("") for path in files if MARK not in path.name and not path.name.startswith(".")})
-
-
-def _lies_at(prefix: Path) -> bool:
+def lies_at(prefix: Path) -> bool:
     """Whether one of the two files of a pair is there."""
     return bool(prefix.name) and any(prefix.with_name(prefix.name + suffix).exists() for suffix in (".bin", ".idx"))
-
-
-def _some(prefixes: list[Path]) -> str:
-    return ", ".join(map(str, prefixes[:5])) + (" ..." if len(prefixes) > 5 else "")

@@ -64,7 +64,7 @@ def resolve(  # noqa: PLR0913 - what a command line gives
     limit: int | None = None,
     settings: Sequence[str] = (),
     of_many: bool = False,
-    skip: Collection[str] = (),
+    only: Collection[str] | None = None,
 ) -> Request:
     """Turn what a user typed into a recipe, a runtime and a layout; starts nothing.
 
@@ -76,7 +76,7 @@ def resolve(  # noqa: PLR0913 - what a command line gives
         limit: at most this many documents.
         settings: ``NAMESPACE.KEY=VALUE``, as for ``--set``.
         of_many: the settings are for other corpora, too: one that has no effect on this one is no error.
-        skip: files of the user that are left out, unread, by their absolute paths.
+        only: of the user's own files, the absolute paths of those that are read; None: all.
 
     Raises:
         SpecError: something in it is wrong, unknown or without effect.
@@ -109,7 +109,7 @@ def resolve(  # noqa: PLR0913 - what a command line gives
         raise SpecError(f"policy.bos=always: the tokenizer {identity.name} has no BOS token; use auto or never")
     if policy.bos == "auto" and (doubt := bos_disagreement(identity)) is not None:
         log.warning("%s", doubt)
-    found, listing = resolve_corpus(corpus, output, given, skip)
+    found, listing = resolve_corpus(corpus, output, given, only)
     if not of_many:
         _check_effect(found, listing, runtime, given.get("runtime", {}))
     recipe = Recipe(
@@ -175,7 +175,10 @@ def _check_effect(corpus: Corpus, listing: Listing, runtime: Runtime, given: dic
 
 
 def resolve_corpus(
-    corpus: str | Sequence[str], output: str | Path, given: dict[str, dict[str, Any]], skip: Collection[str] = ()
+    corpus: str | Sequence[str],
+    output: str | Path,
+    given: dict[str, dict[str, Any]],
+    only: Collection[str] | None = None,
 ) -> tuple[Corpus, Listing]:
     """A corpus with its files; its reader knows the column of text.
 
@@ -183,14 +186,14 @@ def resolve_corpus(
         corpus: as for `resolve`.
         output: folder that fetched files go below.
         given: settings by namespace.
-        skip: files of the user that are left out, unread, by their absolute paths.
+        only: of the user's own files, the absolute paths of those that are read; None: all.
 
     Raises:
         SpecError: it is unknown, or names nothing.
         SourceError: it cannot be reached or read.
     """
     found, folder = catalog.find_corpus(_arguments(corpus), given)
-    listing = list_files(found.source, found.reader, folder, Path(output), skip)
+    listing = list_files(found.source, found.reader, folder, Path(output), only)
     work = os.path.join(os.path.abspath(output), "work", "")
     if any(file.path.startswith(work) for file in listing.files):
         raise SpecError(f"the output {os.path.abspath(output)} lies among the input; choose another --output")

@@ -26,7 +26,7 @@ import dataprep
 from dataprep import probe, shards
 from dataprep.claims import TTL_SECONDS, Claim
 from dataprep.cluster import Cluster, find_place
-from dataprep.errors import ClusterError, DataprepError, OutputError, SourceError, SpecError
+from dataprep.errors import ClusterError, DataprepError, NoTextError, OutputError, SpecError
 from dataprep.fetching import fetch
 from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection import length_summary
@@ -259,7 +259,7 @@ def _merge(
     """Work the units and merge them, as long as not too much is rejected.
 
     Raises:
-        SourceError: too much was, or there is no text.
+        SourceError: too much was, or there is no text (NoTextError).
     """
     total = request.recipe.num_bytes
     for unit in _in_order(request, supply, job, merger, watcher):
@@ -271,7 +271,7 @@ def _merge(
     check_rejects(request, merger, merger.merged.source_bytes)
     counts = merger.merged.counts
     if not counts.num_sequences:
-        raise SourceError(
+        raise NoTextError(
             f"the corpus {request.recipe.corpus} holds no document with text: {counts.num_records:,} records, "
             f"{counts.num_empty:,} empty, {counts.num_rejected:,} rejected; nothing was published"
         )
@@ -291,7 +291,7 @@ def _gate(request: Request, supply: Supply, job: tokenize.Job, watcher: Watcher)
     watcher(supply.earlier + Progress(planned=len(supply.known())))
     first = next((unit for units in supply for unit in units if unit.key not in supply.done), None)
     if first is None and not supply.known():
-        raise SourceError(f"the corpus {request.recipe.corpus} holds no records; nothing was published")
+        raise NoTextError(f"the corpus {request.recipe.corpus} holds no records; nothing was published")
     gate = tokenize.gate(job, first)
     groups, units = len(supply.plan.groups), len(supply.known())
     _event(request.layout, "start", groups=groups, units=units, engine=gate.engine.name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import time
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from dataprep.planning import Request
     from dataprep.specs import ClusterSpec, Mixture
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,38 @@ def submit(order: Order) -> slurm.Job:
     return slurm.Job(slurm.submit(render(order)), log)
 
 
+def hand_over(request: Request, arguments: Sequence[str], name: str) -> None:
+    """Have a job of Slurm make a dataset, and wait until it is there; what the job says is logged.
+
+    Args:
+        request: what is made; its cluster is Slurm.
+        arguments: of ``dataprep``, to do it inside of the job.
+        name: of the job.
+
+    Raises:
+        SpecError: Slurm is not here, or refuses.
+        ClusterError: the job failed, or what it made is not to be seen.
+    """
+    assert isinstance(request.cluster, Slurm)
+    path = job_log(request.layout.output)
+    make_folder(path.parent)
+    job = slurm.Job(slurm.submit(slurm.render(request.cluster, arguments, name, path)), path)
+    log.info("job %s is submitted, its output goes to %s", job.number, job.log)
+    job.follow(lambda text: log.info("%s", text.rstrip()))
+    deadline = time.monotonic() + SEEN_SECONDS
+    while find_existing(request) is None:
+        if time.monotonic() > deadline:
+            raise _unseen(request.layout.output)
+        time.sleep(1)
+
+
+def _unseen(output: Path) -> ClusterError:
+    return ClusterError(
+        f"the job ended well, but what it made is not to be seen here: is {output} on a file system that this machine "
+        "and the nodes share?"
+    )
+
+
 def wait_until_seen(order: Order, mixture: Mixture | None) -> None:
     """Return once what the job made can be seen from here.
 
@@ -147,10 +182,7 @@ def wait_until_seen(order: Order, mixture: Mixture | None) -> None:
     deadline = time.monotonic() + SEEN_SECONDS
     while not check(order, mixture):
         if time.monotonic() > deadline:
-            raise ClusterError(
-                f"the job ended well, but what it made is not to be seen here: is {order.output} on a file system that "
-                "this machine and the nodes share?"
-            )
+            raise _unseen(order.output)
         time.sleep(1)
 
 

@@ -25,9 +25,10 @@ from dataprep.cuts import Cuts
 from dataprep.errors import OutputError, SourceError, SpecError
 from dataprep.indexed import IndexedDataset, IndexWriter, bin_path, idx_path
 from dataprep.journal import Merged
-from dataprep.layout import Layout, find_prefixes
+from dataprep.layout import Layout
 from dataprep.manifest import Counts, PairFiles, Slice, SliceRows, Unit, UnitManifest, manifest_of
 from dataprep.outputs import datasets, status
+from dataprep.prefixes import find_prefixes
 from dataprep.reshaping.inputs import find_inputs
 from dataprep.stages import merge
 from dataprep.stages.verify import verify, verify_all

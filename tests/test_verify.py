@@ -14,8 +14,9 @@ from dataprep.batches import TokenBatch
 from dataprep.checks.report import Expected
 from dataprep.errors import SpecError
 from dataprep.indexed import HEADER, IndexedWriter
-from dataprep.layout import find_prefixes, pair_manifest
+from dataprep.layout import pair_manifest
 from dataprep.manifest import Lengths, PairFiles, PairManifest, Part, Prefix
+from dataprep.prefixes import find_prefixes
 from dataprep.stages.verify import num_bytes, verify, verify_all, with_tokenizer
 from dataprep.storage import checksum, write_json
 

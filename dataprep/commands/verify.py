@@ -59,7 +59,7 @@ def verify(
     from dataprep import progress, tables
     from dataprep.checks.report import LEVELS, Expected
     from dataprep.errors import SpecError
-    from dataprep.layout import find_prefixes
+    from dataprep.prefixes import find_prefixes
     from dataprep.stages.verify import num_bytes, verify_all, with_tokenizer
     from dataprep.watcher import Progress
 

@@ -18,8 +18,8 @@ from dataprep.indexed import IndexedDataset, idx_path
 from dataprep.inspection import census
 from dataprep.inspection.decoding import Decoder
 from dataprep.inspection.lengths import LengthCounts, document_ends
-from dataprep.layout import find_prefix
 from dataprep.manifest import DatasetManifest, is_of, manifest_of
+from dataprep.prefixes import find_prefix
 from dataprep.watcher import Progress, Silent
 
 if TYPE_CHECKING:

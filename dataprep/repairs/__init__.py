@@ -31,8 +31,8 @@ from dataprep.checks.report import Expected
 from dataprep.definitions import identify
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import bin_path
-from dataprep.layout import find_prefix
 from dataprep.manifest import eod_of, readable_manifest
+from dataprep.prefixes import find_prefix
 from dataprep.repairs.caching import clear_caches
 from dataprep.repairs.case import Change, Known
 from dataprep.repairs.diagnosis import diagnose

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dataprep.checks.caches import bad_caches
 from dataprep.errors import FormatError
 from dataprep.indexed import Index, idx_path
-from dataprep.layout import find_prefix
+from dataprep.prefixes import find_prefix
 from dataprep.repairs.case import Change
 from dataprep.stages.verify import verify
 from dataprep.storage import explain

@@ -15,8 +15,8 @@ import numpy as np
 
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import Index, IndexedDataset, bin_path, idx_path, read_header
-from dataprep.layout import find_prefixes
 from dataprep.manifest import DatasetManifest, eod_of, readable_manifest
+from dataprep.prefixes import find_prefixes
 from dataprep.reshaping.making import check_encodable
 from dataprep.reshaping.selections import Run, read_documents
 from dataprep.stages.verify import verify

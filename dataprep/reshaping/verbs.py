@@ -23,8 +23,8 @@ import dataprep
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import HEADER, MAX_SEQUENCES, bin_path
 from dataprep.inspection import length_summary
-from dataprep.layout import find_prefix
 from dataprep.manifest import PairManifest
+from dataprep.prefixes import find_prefix
 from dataprep.reshaping.draws import Draw
 from dataprep.reshaping.inputs import check_sequences, find_inputs, named, open_inputs
 from dataprep.reshaping.lineage import Holdings, Lineage

@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import secrets
-import socket
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
@@ -31,9 +30,6 @@ KEPT = 1000
 
 Trigger = Literal["schedule", "hand", "retry"]
 State = Literal["running", "published", "unchanged", "failed", "interrupted", "skipped", "lost"]
-
-ENDED_BADLY = ("failed", "interrupted", "lost")
-"""States after which a run is tried again."""
 
 
 class RunRecord(Model):
@@ -81,20 +77,6 @@ class RunRecord(Model):
     error: str = ""
     retry_at: str | None = None
     holder: str = ""
-
-    @classmethod
-    def begin(cls, job: str, run: int, trigger: Trigger, slot: str | None, attempt: int, now: datetime) -> RunRecord:
-        """The record of a run of this process that begins."""
-        return cls(
-            job=job,
-            run=run,
-            trigger=trigger,
-            slot=slot,
-            attempt=attempt,
-            started=utc(now),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-        )
 
 
 def utc(moment: datetime) -> str:
@@ -156,9 +138,7 @@ def _order(record: RunRecord) -> tuple[str, int]:
 def _seen(record: RunRecord, epoch: int, is_free: bool) -> RunRecord:
     """The record as it is to be understood: who says that it runs, and does not hold the claim, does not."""
     if record.state == "running" and (record.run < epoch or (record.run == epoch and is_free)):
-        return record.model_copy(
-            update={"state": "lost", "error": "it ended without a word: killed, or its machine died"}
-        )
+        return record.model_copy(update={"state": "lost", "error": "it ended without a word"})
     return record
 
 

@@ -52,7 +52,7 @@ def list_files(
     reader: ReaderSpec,
     folder: Path,
     output: Path,
-    skip: Collection[str] = (),
+    only: Collection[str] | None = None,
 ) -> Listing:
     """All files of a source, sorted by name. Of those to be fetched, the path is where they will lie.
 
@@ -61,14 +61,14 @@ def list_files(
         reader: decides how the content is read; see `readers.detect`.
         folder: what relative paths start at.
         output: the folder the user named, below which fetched files lie.
-        skip: files of the user that are left out, unread, by their absolute paths.
+        only: of the user's own files, the absolute paths of those that are read; None: all.
 
     Raises:
         SpecError: a path, glob or subset names nothing.
         SourceError: a file cannot be opened, or its format cannot be told; the source cannot be reached.
     """
     if isinstance(source, FilesSource):
-        return Listing(files=list_local(source, reader, folder, skip))
+        return Listing(files=list_local(source, reader, folder, only))
     if web.is_offline():
         listing = _remembered(source, reader, output)
     elif isinstance(source, UrlsSource):

@@ -31,7 +31,7 @@ GLOB = set("*?[")
 
 
 def list_local(
-    source: FilesSource, reader: ReaderSpec, folder: Path, skip: Collection[str] = ()
+    source: FilesSource, reader: ReaderSpec, folder: Path, only: Collection[str] | None = None
 ) -> tuple[SourceFile, ...]:
     """All files of a source, sorted by name.
 
@@ -39,13 +39,13 @@ def list_local(
         source: paths and globs.
         reader: decides how the content is read; see `readers.detect`.
         folder: what relative paths start at.
-        skip: absolute paths that are left out, unread.
+        only: the absolute paths of those that are read; None: all.
 
     Raises:
         SpecError: a path or glob names nothing.
         SourceError: a file cannot be opened, or its format cannot be told.
     """
-    kept = [(name, path) for name, path in find_local(source, folder) if str(path) not in skip]
+    kept = [(name, path) for name, path in find_local(source, folder) if only is None or str(path) in only]
     for name, path in kept:
         if not name.isprintable() and "\\udc" in ascii(name):
             raise SpecError(f"{str(path)!a}: the file's name is not UTF-8; rename it")

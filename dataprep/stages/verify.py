@@ -27,8 +27,8 @@ from dataprep.checks.splits import check_split
 from dataprep.checks.tokens import check_tokens
 from dataprep.errors import Cancelled, EncodeError, FormatError, SourceError, SpecError
 from dataprep.indexed import IndexedDataset, bin_path, idx_path
-from dataprep.layout import find_prefix
 from dataprep.manifest import readable_manifest
+from dataprep.prefixes import find_prefix
 from dataprep.samples import parse_split
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dataprep.errors import FormatError, SpecError
 from dataprep.indexed import bin_path, idx_path, read_header
-from dataprep.layout import find_prefixes
+from dataprep.prefixes import find_prefixes
 from dataprep.train.job import Part
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ folders of older ones away first, so that a writer that was only asleep finds no
 
 from __future__ import annotations
 
-from dataprep.versions.changes import Changes, Pending, compare, part_request, renamed
+from dataprep.versions.changes import Changes, Pending, compare, part_request, recipe_of, renamed
 from dataprep.versions.folder import Versions
 from dataprep.versions.leases import Lease, hold_lease, leases_of, release_lease, take_lease
 from dataprep.versions.manifest import VersionManifest, VersionPart
@@ -41,6 +41,7 @@ __all__ = [
     "hold_lease",
     "leases_of",
     "part_request",
+    "recipe_of",
     "release_lease",
     "renamed",
     "retain",

@@ -19,7 +19,7 @@ from dataprep.specs import Corpus, FilesSource, Model, SourceFile, UrlsSource
 from dataprep.storage import checksum
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from dataprep.specs import Recipe
     from dataprep.versions.folder import Versions
@@ -77,6 +77,11 @@ class Pending(Model):
         except (OSError, ValueError):
             return None
 
+    @property
+    def stamps(self) -> dict[str, tuple[int, int]]:
+        """Bytes and mtime of each file by its name."""
+        return {name: (num_bytes, mtime_ns or 0) for name, num_bytes, mtime_ns, _ in self.files}
+
     def among(self, files: Sequence[SourceFile]) -> tuple[SourceFile, ...]:
         """Those files, if they are still all there as they were listed; none otherwise."""
         wanted = set(self.files)
@@ -113,36 +118,41 @@ def key_of(file: SourceFile, request: Request) -> str:
     return file.name
 
 
-def compare(request: Request, versions: Versions, version: VersionManifest | None) -> Changes:
+def compare(
+    request: Request, versions: Versions, version: VersionManifest | None, waiting: Collection[str] = ()
+) -> Changes:
     """How the source of a request differs from a version; reads files of the user whose mtime changed.
 
     Args:
         request: for the whole corpus, `renamed`.
         versions: where the version lies.
         version: to compare with; None: everything is new.
+        waiting: names of files that are there, and not looked at: they are as they were.
 
     Raises:
         FormatError: a part of the version is damaged.
         SourceError: a file cannot be read.
     """
     here = {key_of(file, request): file for file in request.recipe.files}
-    known, changed, again = set[str](), dict[str, SourceFile](), list[SourceFile]()
+    known, changed, again, vanished = set[str](), dict[str, SourceFile](), list[SourceFile](), set[str]()
     kept, is_other = list[str](), False
     for part in version.parts if version is not None else ():
         recipe = recipe_of(versions.part(part.folder), part.manifest_checksum)
         before = {key_of(file, request): file for file in recipe.files}
         other = {key: now for key in before if key in here and (now := _changed(before[key], here[key])) is not None}
-        if other or before.keys() - here.keys() or _decides(recipe) != _decides(request.recipe):
+        gone = before.keys() - here.keys() - set(waiting)
+        if other or gone or _decides(recipe) != _decides(request.recipe):
             again += [here[key] for key in before if key in here and key not in other]
         else:
             kept.append(part.folder)
         is_other = is_other or _decides(recipe) != _decides(request.recipe)
         known.update(before)
+        vanished |= gone
         changed.update(other)
     return Changes(
         new=tuple(file for name, file in here.items() if name not in known),
         changed=tuple(changed.values()),
-        vanished=tuple(sorted(known - here.keys())),
+        vanished=tuple(sorted(vanished)),
         again=tuple(again),
         kept=tuple(kept),
         is_other=is_other,

@@ -41,7 +41,6 @@ class VersionManifest(Model):
         run: which run made it: the epoch of its claim.
         corpus, tokenizer: names of them.
         parts: in the order in which they were made.
-        added: source files of parts that the previous version has not.
         changed, vanished: names of source files of the previous version that had other contents, or were gone.
         created: UTC, by the clock of the run.
     """
@@ -56,7 +55,6 @@ class VersionManifest(Model):
     corpus: str
     tokenizer: str
     parts: tuple[VersionPart, ...]
-    added: int
     changed: tuple[str, ...]
     vanished: tuple[str, ...]
     created: str

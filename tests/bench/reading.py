@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from dataprep.indexed import bin_path
-from dataprep.layout import find_prefix
+from dataprep.prefixes import find_prefix
 from dataprep.stages.verify import verify
 from dataprep.storage import COPY_BYTES
 
