@@ -99,7 +99,9 @@ class Versions:
         """The number of a version as people call it: ``current``, ``v000007``, ``v7``, ``7``; 0: there is none."""
         numbers = self.numbers()
         digits = word.removeprefix("v")
-        number = (numbers or [0])[-1] if word == "current" else int(digits) if digits.isdecimal() else 0
+        if word == "current":
+            return numbers[-1] if numbers else 0
+        number = int(digits) if re.fullmatch(r"[0-9]{1,12}", digits) else 0
         return number if number in numbers else 0
 
     def take_over(self, claim: Claim) -> None:

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import OutputError, SpecError
-from dataprep.holders import Holder
+from dataprep.holders import Holder, mine
 from dataprep.specs import Model
 from dataprep.storage import explain, make_folder, write_json
 
@@ -162,8 +162,9 @@ def hold_lease(versions: Versions, word: str, who: str) -> Iterator[Lease]:
     Raises:
         SpecError, OutputError: see `take_lease`.
     """
-    lease = take_lease(versions, word, who, HOLD, Holder.me())
-    over = threading.Event()
+    me, over = Holder.me(), threading.Event()
+    mine.add(me.token)
+    lease = take_lease(versions, word, who, HOLD, me)
 
     def renew() -> None:
         while not over.wait(RENEW_SECONDS):
@@ -179,3 +180,4 @@ def hold_lease(versions: Versions, word: str, who: str) -> Iterator[Lease]:
         over.set()
         thread.join()
         release_lease(versions, lease.id)
+        mine.discard(me.token)
