@@ -174,11 +174,18 @@ def _logged(versions: Versions, run: int) -> Iterator[None]:
         log.warning("%s cannot be written: %s", path, os.strerror(error.errno or 0))
         yield
         return
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S %z"))
     logger = logging.getLogger("dataprep")
+    shown, level, others = logger.getEffectiveLevel(), logger.level, [(each, each.level) for each in logger.handlers]
+    for each, least in others:
+        each.setLevel(max(shown, least))  # they go on to show what they did
+    logger.setLevel(min(shown, logging.INFO))
     logger.addHandler(handler)
     try:
         yield
     finally:
         logger.removeHandler(handler)
+        logger.setLevel(level)
+        for each, least in others:
+            each.setLevel(least)
         handler.close()

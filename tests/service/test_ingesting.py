@@ -1,0 +1,334 @@
+"""A job's runs: what is new becomes a version, what changed follows the job's word, and nothing is half, lost or twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+import dataprep
+from dataprep import runner
+from dataprep.claims import Claim
+from dataprep.errors import DataprepError, LostClaimError, OutputError, SourceError
+from dataprep.prefixes import find_prefixes
+from dataprep.service import ingesting
+from dataprep.service.ingesting import dataset_of, ingest
+from dataprep.service.jobs import load_job
+from dataprep.service.records import RunRecord, read_records
+from dataprep.service.running import run_job
+from dataprep.versions import Pending, Versions
+from dataprep.watcher import Silent
+
+
+class Place:
+    """An inbox, a job of it, and its dataset."""
+
+    def __init__(self, root: Path, tokenizer: Path) -> None:
+        self.root, self.tokenizer = root, tokenizer
+        self.inbox, self.runs = root / "inbox", 0
+        self.decoder = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+        self.inbox.mkdir()
+        self.write()
+
+    def write(self, **keys: object) -> None:
+        given = {
+            "corpus": "../inbox/**/*.jsonl",
+            "tokenizer": str(self.tokenizer),
+            "output": "../data",
+            "settle_seconds": 0,
+            "retries": {"attempts": 1},
+            **keys,
+        }
+        (self.root / "jobs").mkdir(exist_ok=True)
+        (self.root / "jobs" / "news.yaml").write_text(json.dumps(given))
+        self.job = load_job(self.root / "jobs" / "news.yaml")
+
+    @property
+    def versions(self) -> Versions:
+        return dataset_of(self.job)
+
+    def land(self, name: str, *texts: str) -> Path:
+        path = self.inbox / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        self.runs += 1
+        os.utime(path, ns=(self.runs * 10**9, self.runs * 10**9))  # no two landings have the same mtime
+        return path
+
+    def run(self) -> RunRecord:
+        return run_job(self.job)
+
+    def texts(self, version: Path | None = None) -> list[str]:
+        """The documents of the current version."""
+        found = []
+        for prefix in find_prefixes(version or self.versions.folder):
+            dataset = dataprep.open_dataset(prefix)
+            found += [self.decoder.decode([int(token) for token in row[:-1]]) for row in dataset]
+        return found
+
+
+@pytest.fixture
+def place(tmp_path: Path, make_tokenizer: Callable[..., Path]) -> Place:
+    return Place(tmp_path, make_tokenizer())
+
+
+def test_only_what_is_new_is_tokenized(place):
+    assert place.run().state == "unchanged"
+    place.land("b/1.jsonl", "one", "two")
+    first = place.run()
+    assert (first.state, first.version, first.files_added, first.num_documents) == ("published", 1, 1, 2)
+    before = {path: path.stat() for path in place.versions.parts.rglob("*")}
+    again = place.run()
+    assert (again.state, again.version, again.files_added) == ("unchanged", None, 0)
+    place.land("a/2.jsonl", "three")  # sorts before, and makes another folder the common one
+    third = place.run()
+    assert (third.state, third.version, third.files_added, third.num_documents) == ("published", 2, 1, 1)
+    assert place.texts() == ["one", "two", "three"]
+    assert place.texts(place.versions.version(1)) == ["one", "two"]
+    assert before.items() <= {path: path.stat() for path in place.versions.parts.rglob("*")}.items()
+    version = place.versions.newest()
+    assert (version.number, version.previous, version.run, version.corpus) == (2, 1, third.run, "inbox")
+    assert [record.state for record in read_records(place.versions)] == ["unchanged", "published"] * 2
+    for prefix in find_prefixes(place.versions.folder):
+        assert dataprep.verify(prefix, level="source").ok
+
+
+def test_a_touched_file_is_the_same_and_a_renamed_one_is_not(place):
+    path = place.land("1.jsonl", "one")
+    place.run()
+    os.utime(path, ns=(5, 5))
+    assert place.run().state == "unchanged"
+    path.rename(place.inbox / "2.jsonl")
+    with pytest.raises(SourceError, match=r"1 files are gone \(1\.jsonl\)"):
+        place.run()
+
+
+@pytest.mark.parametrize("how", ["longer", "same length", "gone", "tokenizer", "reader"])
+def test_append_only_refuses_what_changed(place, how, make_tokenizer):
+    place.land("1.jsonl", "one")
+    place.land("2.jsonl", "two")
+    place.run()
+    if how == "gone":
+        (place.inbox / "1.jsonl").unlink()
+    elif how == "tokenizer":
+        place.write(tokenizer=str(make_tokenizer(eos=None)), set=["policy.eod=none"])
+    elif how == "reader":
+        place.write(set=["reader.group_rows=2"])
+    else:
+        place.land("1.jsonl", "uno" if how == "same length" else "longer")
+    with pytest.raises(SourceError, match="is append_only, and since its newest version"):
+        place.run()
+    assert place.versions.numbers() == [1]
+    assert place.texts() == ["one", "two"]
+    record = read_records(place.versions)[-1]
+    assert (record.state, record.retry_at) == ("failed", None)
+    assert "changes: mirror" in record.error
+
+
+def test_mirror_makes_anew_what_is_needed_and_no_more(place):
+    place.write(changes="mirror")
+    place.land("1.jsonl", "one")
+    place.land("2.jsonl", "two")
+    place.run()
+    place.land("3.jsonl", "three")
+    place.run()
+    kept = place.versions.newest().parts[1]
+    place.land("2.jsonl", "dos")
+    record = place.run()
+    assert (record.version, record.files_changed, record.files_added, record.num_documents) == (3, 1, 0, 2)
+    assert place.versions.newest().parts[0] == kept
+    assert sorted(place.texts()) == ["dos", "one", "three"]
+    assert place.versions.newest().changed == ("2.jsonl",)
+    (place.inbox / "3.jsonl").unlink()
+    record = place.run()
+    assert (record.version, record.files_vanished, record.num_documents) == (4, 1, 0)
+    assert sorted(place.texts()) == ["dos", "one"]
+    place.land("3.jsonl", "drei!")  # as long as before: the part of old has the very same names and sizes
+    place.run()
+    assert sorted(place.texts()) == ["dos", "drei!", "one"]
+    assert sorted(place.texts(place.versions.version(2))) == ["one", "three", "two"]
+
+
+def test_mirror_follows_another_tokenizer(place, make_tokenizer):
+    place.land("1.jsonl", "one")
+    place.run()
+    place.land("2.jsonl", "two")
+    place.run()
+    place.write(changes="mirror", set=["policy.eod=none"])
+    assert place.run().version == 3
+    assert len(place.versions.newest().parts) == 1
+    (prefix,) = find_prefixes(place.versions.folder)
+    assert [len(row) for row in dataprep.open_dataset(prefix)] == [4, 4]  # BOS and three bytes
+
+
+@pytest.mark.parametrize("changes", ["append_only", "mirror"])
+def test_a_source_that_is_gone_makes_no_empty_version(place, changes):
+    place.write(changes=changes)
+    place.land("1.jsonl", "one")
+    place.run()
+    (place.inbox / "1.jsonl").unlink()
+    with pytest.raises(SourceError, match="is the source mounted"):
+        place.run()
+    shutil.rmtree(place.inbox)
+    with pytest.raises(DataprepError):
+        place.run()
+    assert place.texts() == ["one"]
+
+
+def test_a_file_that_is_written_waits(place, monkeypatch):
+    place.write(settle_seconds=1)
+    path = place.land("1.jsonl", "one")
+    place.land("2.jsonl", "two")
+    (place.inbox / "3.jsonl").touch()
+
+    def wait(seconds: float) -> None:
+        assert seconds == 1
+        with path.open("a") as file:
+            file.write('{"text": "more"}\n')
+        (place.inbox / "4.jsonl").write_text('{"te')
+
+    monkeypatch.setattr("dataprep.service.inbox.time.sleep", wait)
+    record = place.run()
+    assert (record.files_added, record.files_waiting) == (1, 3)
+    assert place.texts() == ["two"]
+    monkeypatch.setattr("dataprep.service.inbox.time.sleep", lambda seconds: None)
+    (place.inbox / "4.jsonl").unlink()
+    place.run()
+    assert sorted(place.texts()) == ["more", "one", "two"]
+
+
+def test_a_known_file_that_is_written_again_stays_as_it_was(place, monkeypatch):
+    place.write(settle_seconds=1, changes="mirror")
+    path = place.land("1.jsonl", "one")
+    monkeypatch.setattr("dataprep.service.inbox.time.sleep", lambda seconds: None)
+    place.run()
+    place.land("1.jsonl", "another")
+    place.land("2.jsonl", "two")
+    monkeypatch.setattr("dataprep.service.inbox.time.sleep", lambda seconds: os.utime(path))
+    record = place.run()
+    assert (record.files_waiting, record.files_vanished, record.files_changed) == (1, 0, 0)
+    assert place.texts() == ["one", "two"]
+
+
+def test_a_file_counts_once_its_marker_is_there(place):
+    place.write(done_marker=".done", corpus="../inbox")
+    place.land("1.jsonl", "one")
+    place.land("2.jsonl", "two")
+    (place.inbox / "2.jsonl.done").touch()
+    record = place.run()
+    assert (record.files_added, record.files_waiting) == (1, 1)
+    (place.inbox / "2.jsonl.done").unlink()  # known by now
+    (place.inbox / "1.jsonl.done").touch()
+    assert place.run().files_waiting == 0
+    assert place.texts() == ["two", "one"]
+
+
+def test_files_without_documents_wait_for_others(place):
+    place.land("1.jsonl", "")
+    assert place.run().state == "unchanged"
+    assert not place.versions.pending.exists()
+    place.land("2.jsonl", "two")
+    assert place.run().files_added == 2
+    assert place.texts() == ["two"]
+    assert place.run().state == "unchanged"
+
+
+def test_what_was_begun_is_finished_first(place, monkeypatch):
+    """A run dies with its part done; more lands; the next one publishes that very part, and then the rest."""
+    place.land("1.jsonl", "one")
+    publish = Versions.publish
+
+    def dies(*_: object) -> None:
+        raise OutputError("the power went")
+
+    monkeypatch.setattr(Versions, "publish", dies)
+    with pytest.raises(OutputError):
+        place.run()
+    monkeypatch.setattr(Versions, "publish", publish)
+    assert Pending.read(place.versions.pending).files[0][0] == "1.jsonl"
+    (part,) = place.versions.parts.iterdir()
+    stat = part.stat()
+    place.land("2.jsonl", "two")
+    record = place.run()
+    assert (record.version, record.files_added, record.num_documents) == (2, 2, 2)
+    assert [place.texts(place.versions.version(n)) for n in (1, 2)] == [["one"], ["one", "two"]]
+    assert part.stat() == stat
+    assert not place.versions.pending.exists()
+
+
+def test_what_was_begun_is_dropped_if_its_files_changed(place, monkeypatch):
+    place.land("1.jsonl", "one")
+    monkeypatch.setattr(ingesting, "_part_of", _dies)
+    with pytest.raises(OutputError):
+        place.run()
+    monkeypatch.undo()
+    place.land("1.jsonl", "more")
+    place.run()
+    assert place.texts() == ["more"]
+    assert len(list(place.versions.parts.iterdir())) == 1
+    assert len(list((place.root / "data" / "work").iterdir())) == 1
+
+
+def _dies(*_: object) -> None:
+    raise OutputError("the power went")
+
+
+def test_who_lost_the_claim_publishes_nothing(place, monkeypatch):
+    """Overtaken while its part is made: the other one publishes, and this one says who it was."""
+    place.land("1.jsonl", "one")
+    execute = runner.execute
+
+    def slowly(*args: object, **options: object) -> object:
+        monkeypatch.setattr(runner, "execute", execute)
+        with Claim(place.versions.claim, wait=True, ttl_seconds=0) as claim:
+            place.versions.take_over(claim)
+            assert ingest(place.job, claim, Silent(), lambda request: None).version == 1
+        return execute(*args, **options)
+
+    monkeypatch.setattr(runner, "execute", slowly)
+    with pytest.raises(LostClaimError):
+        place.run()
+    assert place.versions.numbers() == [1]
+    assert place.texts() == ["one"]
+    assert (read_records(place.versions)[-1].state, read_records(place.versions)[-1].retry_at) == ("failed", None)
+
+
+def test_one_at_work_is_left_alone(place):
+    place.land("1.jsonl", "one")
+    with Claim(place.versions.claim):
+        record = place.run()
+    assert (record.state, record.run) == ("skipped", 0)
+    assert f"process {os.getpid()} on" in record.holder
+    assert [each.state for each in read_records(place.versions)] == ["skipped"]
+    assert place.run().state == "published"
+
+
+def test_a_run_that_was_killed_is_lost(place):
+    place.land("1.jsonl", "one")
+    place.run()
+    path = place.versions.folder / "runs" / "000001.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"state": "running"}))
+    (record,) = read_records(place.versions)
+    assert (record.state, record.error) == ("lost", "it ended without a word")
+
+
+def test_old_versions_go(place):
+    place.write(changes="mirror", retention={"versions": 2})
+    for text in ("one", "two", "six"):
+        place.land("1.jsonl", text)
+        place.run()
+    assert place.versions.numbers() == [2, 3]
+    assert len(list(place.versions.parts.iterdir())) == 2
+    assert [place.texts(place.versions.version(n)) for n in (2, 3)] == [["two"], ["six"]]
+
+
+def test_the_log_says_what_happened(place):
+    place.land("1.jsonl", "one")
+    place.run()
+    text = (place.versions.folder / "runs" / "000001.log").read_text()
+    assert f"{place.versions.version(1)} is there: 1 new files, 1 documents, 5 tokens" in text
