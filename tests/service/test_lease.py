@@ -1,0 +1,89 @@
+"""The command lease: by hand, for a time, and around a command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dataprep.claims import Claim
+from dataprep.versions import VersionManifest, Versions, leases_of
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> Versions:
+    versions = Versions(tmp_path / "it's news")
+    with Claim(versions.claim) as claim:
+        for number in (1, 2):
+            empty = {"parts": (), "changed": (), "vanished": (), "previous": None, "run": 1, "created": ""}
+            names = {"dataprep_version": "", "dataset": "news", "corpus": "", "tokenizer": ""}
+            versions.publish(VersionManifest(number=number, **empty, **names), claim)
+    return versions
+
+
+def _lease(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dataprep", "lease", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+
+
+def test_for_a_time_and_ended_by_hand(versions):
+    taken = _lease(versions.folder / "v1", "--for", "12h", "--who", "run 42")
+    assert (taken.returncode, taken.stderr) == (0, "")
+    name, path = taken.stdout.split("  ")[:2]
+    assert path == str(versions.version(1))
+    listed = json.loads(_lease(versions.folder, "--json").stdout)
+    assert [(each["id"], each["version"], each["who"]) for each in listed] == [(name, 1, "run 42")]
+    assert _lease(versions.folder, "--release", name).stderr == f"lease {name} has ended\n"
+    gone = _lease(versions.folder, "--release", name)
+    assert (gone.returncode, gone.stdout) == (2, "")
+    assert "has no lease" in gone.stderr
+    assert _lease(versions.folder).stderr == f"nobody has a lease of {versions.folder}\n"
+
+
+def test_around_a_command(versions):
+    """It sees which version it has, the lease holds meanwhile, and its exit code is ours."""
+    asks = "import os, subprocess, sys; print(os.environ['DATAPREP_VERSION'], flush=True); sys.exit(subprocess.call("
+    asks += "[sys.executable, '-m', 'dataprep', 'lease', os.path.dirname(os.environ['DATAPREP_VERSION'])]) or 7)"
+    done = _lease(versions.folder, "--who", "me", "--", sys.executable, "-c", asks)
+    assert done.returncode == 7, done.stderr
+    folder, line = done.stdout.splitlines()
+    assert folder == str(versions.version(2))
+    assert f"{folder}  until " in line
+    assert " me (process " in line
+    assert leases_of(versions) == []
+
+
+def test_told_to_end_it_tells_the_command(versions):
+    waits = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(5)); print(1, flush=True); time.sleep(60)"
+    command = [sys.executable, "-m", "dataprep", "lease", str(versions.folder), "--", sys.executable, "-c", waits]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "1\n"
+        assert len(leases_of(versions)) == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 5
+    assert leases_of(versions) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["v3", "--for", "1h"], "has no version v3; the newest are: v000001, v000002"),
+        ([".", "--for", "soon"], "--for soon: expected a number and m, h, d or w"),
+        ([".", "--for", "0h"], "give a time above 0"),
+        ([".", "--for", "1h", "--", "true"], "exclude each other"),
+        ([".", "--", "no-such-program-here"], "cannot run no-such-program-here: No such file or directory"),
+        (["..", "--for", "1h"], "is no versioned dataset"),
+    ],
+)
+def test_a_bad_request(versions, words, said):
+    done = _lease(*words, cwd=versions.folder)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert leases_of(versions) == []
+    assert os.listdir(versions.folder / "leases") == [] if versions.leases.exists() else True
