@@ -164,9 +164,13 @@ def _slots(cron: str, zone: ZoneInfo, start: datetime, backwards: bool = False) 
     local = start.astimezone(zone).replace(tzinfo=None)
     local = local + SHIFT if backwards else local - SHIFT
     folds = (0, 1) if cron.split()[1].startswith("*") else (0,)
-    shown = [(_moment_of(each, zone, fold) for each in CronSim(cron, local, reverse=backwards)) for fold in folds]
+    shown = [_shown(CronSim(cron, local, reverse=backwards), zone, fold) for fold in folds]
     merged = heapq.merge(*shown, reverse=backwards)
     return (slot for slot, _ in itertools.groupby(merged))
+
+
+def _shown(times: Iterator[datetime], zone: ZoneInfo, fold: int) -> Iterator[datetime]:
+    return (_moment_of(local, zone, fold) for local in times)
 
 
 def _moment_of(local: datetime, zone: ZoneInfo, fold: int) -> datetime:
