@@ -122,6 +122,11 @@ def client() -> Any:
     return get_session()
 
 
+def plain_client() -> Any:
+    """A client of the same package that is not the hub's: without its tokens, and also used offline. To be closed."""
+    return _package().Client(timeout=None, follow_redirects=False)
+
+
 @functools.cache
 def _package() -> Any:
     """The HTTP package behind huggingface_hub, which has another name in each of its major versions."""

@@ -7,6 +7,7 @@ import zoneinfo
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
@@ -37,16 +38,28 @@ class Notify(Model):
 
     Attributes:
         webhook: an address that gets a POST of JSON; what it hides is shown nowhere.
-        command: a program and its arguments, without a shell, that gets the same on stdin.
+        command: a program and its arguments, without a shell, that gets the same on stdin. Of a job that was loaded,
+            the program's path is absolute, unless it is a bare name.
         on: the ends of runs that are told.
     """
 
     webhook: Annotated[str, Field(pattern=r"^https?://[^\s/]+\S*$", max_length=4096)] | None = None
-    command: tuple[Word, ...] = ()
+    command: tuple[Annotated[str, Field(pattern=r"^[^\x00]*$", max_length=16_384)], ...] = ()
     on: tuple[Literal["published", "unchanged", "failed", "interrupted", "lost", "skipped"], ...] = (
         "published",
         "failed",
     )
+
+    @field_validator("webhook")
+    @classmethod
+    def _can_be_called(cls, value: str | None) -> str | None:
+        try:
+            parts = urlsplit(value or "http://x")
+            if not parts.hostname or parts.port == 0:
+                raise ValueError
+        except ValueError as error:
+            raise ValueError("expected https://HOST/... or http://HOST/...") from error
+        return value
 
 
 class Job(Model):
@@ -159,9 +172,3 @@ class Job(Model):
             self.cluster is not None and ("/" in self.cluster or "." in self.cluster) and "://" not in self.cluster
         )
         return absolute(self.cluster, self.folder) if self.cluster is not None and is_path else self.cluster
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """Of `notify`, with the path of its program absolute."""
-        first, *rest = self.notify.command or ("",)
-        return (absolute(first, self.folder) if "/" in first else first, *rest) if first else ()

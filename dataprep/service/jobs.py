@@ -32,7 +32,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dataprep.errors import DataprepError, SpecError
 from dataprep.service.job import Job, Notify, Retention, Retries
-from dataprep.service.places import is_address, is_path
+from dataprep.service.places import absolute, is_address, is_path
 from dataprep.specs import (
     Kubernetes,
     Name,
@@ -156,6 +156,10 @@ def parse_job(text: str, path: Path) -> Job:
         notify["on"] = notify.pop(True)
     job = Job.from_json(value, str(path))
     job._path = Path(os.path.abspath(path))
+    program, *rest = job.notify.command or ("",)
+    if "/" in program:
+        told = job.notify.model_copy(update={"command": (absolute(program, job.folder), *rest)})
+        job = job.model_copy(update={"notify": told})
     try:
         _check(job)
     except SpecError as error:

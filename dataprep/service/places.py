@@ -85,8 +85,9 @@ def _reached(job: Job) -> Iterator[tuple[str, str]]:
     yield str(job.output_folder), ""
     if job.cluster_argument is not None and os.path.isabs(job.cluster_argument):
         yield job.cluster_argument, ""
-    if job.command:
-        yield shutil.which(job.command[0]) or job.command[0], ""
+    if job.notify.command:
+        program = job.notify.command[0]
+        yield shutil.which(program) or program, ""
     given = parse_settings(list(job.set))
     for namespace, key in (("runtime", "metrics"), ("cluster", "scratch")):
         if key in given.get(namespace, {}):

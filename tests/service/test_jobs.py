@@ -64,7 +64,7 @@ def test_every_key_is_read_and_paths_start_at_the_yaml(folder):
     assert (job.retention.versions, job.retention.days) == (10, 30)
     assert (job.retries.attempts, job.retries.wait_seconds) == (5, 60)
     assert (job.notify.webhook, job.notify.on) == ("https://hooks.example/T0", ("failed",))
-    assert job.command == (f"{folder}/tell", "now")
+    assert job.notify.command == (f"{folder}/tell", "now")
 
 
 def test_what_a_job_has_without_saying(folder):
@@ -78,7 +78,7 @@ def test_what_a_job_has_without_saying(folder):
         60,
     )
     assert (job.retention.versions, job.retention.days, job.retries.attempts) == (None, None, 3)
-    assert (job.notify.webhook, job.command, job.notify.on) == (None, (), ("published", "failed"))
+    assert (job.notify.webhook, job.notify.command, job.notify.on) == (None, (), ("published", "failed"))
 
 
 def test_a_job_came_to_be_when_its_file_was_written(folder):
@@ -188,6 +188,8 @@ def test_a_glob_is_literal_up_to_its_own_first_mark(folder, text):
         ({"retries": {"attempts": 0}}, "retries.attempts"),
         ({"notify": {"webhook": "file:///etc/passwd"}}, "notify.webhook"),
         ({"notify": {"webhook": "https:///x"}}, "notify.webhook"),
+        ({"notify": {"webhook": "http://[::1"}}, "notify.webhook: expected https://HOST"),
+        ({"notify": {"webhook": "http://host:99999/x"}}, "notify.webhook: expected https://HOST"),
         ({"notify": {"on": ["done"]}}, "notify.on"),
         ({"notify": {"command": "rm -rf /"}}, "notify.command: expected a list"),
         ({"set": ["reader.text"]}, "expected NAMESPACE.KEY=VALUE"),
