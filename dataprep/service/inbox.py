@@ -60,7 +60,7 @@ def look(job: Job, before: Mapping[str, Stamp]) -> Found:
     first = _stamps(source, folder, root)
     if job.done_marker is not None:
         files = {name: stamp for name, stamp in first.items() if not name.endswith(job.done_marker)}
-        ready = {name for name in files if f"{name}{job.done_marker}" in first}
+        ready = {name for name in files if (root / f"{name}{job.done_marker}").exists()}
     else:
         files, ready = first, set[str]()
         if any(before.get(name) != stamp for name, stamp in first.items()):

@@ -15,6 +15,7 @@ from dataprep.claims import Claim
 from dataprep.errors import BusyError, DataprepError, LostClaimError, OutputError
 from dataprep.service import schedule
 from dataprep.service.ingesting import dataset_of, ingest
+from dataprep.service.notices import tell
 from dataprep.service.records import RunRecord, log_path, read_records, trim, utc, write_record
 from dataprep.storage import make_folder
 from dataprep.watcher import Silent
@@ -64,6 +65,9 @@ def run_job(
     except BusyError as busy:
         record = _skipped(_begin(job, 0, due, clock()), _holder(busy), clock())
         write_record(versions, record)
+    notify = job.notify.model_copy(update={"command": job.command})
+    for problem in tell(notify, event_of(job, record)):
+        log.warning("%s", problem)
     if error is not None:
         raise error
     return record

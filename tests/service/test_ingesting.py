@@ -220,8 +220,9 @@ def test_a_known_file_that_is_written_again_stays_as_it_was(place, monkeypatch):
     assert place.texts() == ["one", "two"]
 
 
-def test_a_file_counts_once_its_marker_is_there(place):
-    place.write(done_marker=".done", corpus="../inbox")
+@pytest.mark.parametrize("corpus", ["../inbox", "../inbox/*.jsonl"])
+def test_a_file_counts_once_its_marker_is_there(place, corpus):
+    place.write(done_marker=".done", corpus=corpus)
     place.land("1.jsonl", "one")
     place.land("2.jsonl", "two")
     (place.inbox / "2.jsonl.done").touch()
