@@ -83,7 +83,7 @@ def test_items_are_taken_as_they_are_needed():
 
 
 def test_workers_work_at_the_same_time():
-    together = threading.Barrier(3, timeout=30)
+    together = threading.Barrier(3, timeout=120)
     with Cluster(Here(3)) as cluster:
         assert len(list(cluster.map(_threads(lambda item, reporter: together.wait()), range(3)))) == 3
 
@@ -115,7 +115,7 @@ def test_added_items_that_are_slow_hold_the_others_back():
 
     def work(item: int, reporter) -> None:
         if item >= 1000:
-            assert gate.wait(30)
+            assert gate.wait(120)
 
     def items():
         for i in range(100):
@@ -171,7 +171,7 @@ def test_an_error_of_ours_stops_the_others():
         list(cluster.map(_threads(work), range(100)))
     assert len(started) < 10
     if len(started) > 1:
-        assert stopped.wait(10)
+        assert stopped.wait(60)
 
 
 def test_an_error_of_the_sink_is_an_error_of_the_unit():
@@ -197,7 +197,7 @@ def test_an_error_of_ours_arrives_from_a_process_too(processes):
 def test_leaving_early_leaves_no_thread_inside_a_unit(leave):
     inside = 0
     lock = threading.Lock()
-    busy = threading.Barrier(3, timeout=30)
+    busy = threading.Barrier(3, timeout=120)
 
     def work(item: int, reporter) -> None:
         nonlocal inside

@@ -55,7 +55,7 @@ class Elsewhere:
             self.file,
             *arguments,
         )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not self.file.exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -165,7 +165,7 @@ def test_a_scheduler_that_dies_ends_the_run(elsewhere, corpus, tmp_path):
     slow = ("--set", "runtime.engine=reference", "--set", "runtime.unit_bytes=50KB")
     run = ("-q", "run", corpus, "-t", "sample", "-o", tmp_path / "out", "--cluster", elsewhere.address, *slow)
     with subprocess.Popen(_command(*run), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as driver:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not list(tmp_path.glob("out/work/*/shards/*.json")):
             assert time.monotonic() < deadline
             time.sleep(0.01)

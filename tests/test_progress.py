@@ -20,7 +20,7 @@ from dataprep.watcher import Progress
 def test_a_step_that_counts_nothing_is_shown_again_and_again(monkeypatch, capsys):
     monkeypatch.setattr(progress, "BEAT_SECONDS", 0.01)
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.02)
-    said, end = "", time.monotonic() + 20
+    said, end = "", time.monotonic() + 60
     with progress.watch(quiet=False) as watcher:
         watcher.stage("a long step", 100)
         while said.count("a long step: 0%, ") < 2 and time.monotonic() < end:

@@ -172,7 +172,7 @@ class Slurm:
         return "\n".join(path.read_text(errors="replace")[-2000:] for path in self.folder.glob("log/*.log"))
 
 
-def wait_for(condition: Callable[[], object], tell: Callable[[], object] = lambda: "", seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], tell: Callable[[], object] = lambda: "", seconds: float = 120) -> None:
     """Return once a condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -201,7 +201,7 @@ class Process:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
-    def end(self, seconds: float = 60) -> int:
+    def end(self, seconds: float = 120) -> int:
         """Wait for its end; returns the exit code."""
         return self.process.wait(seconds)
 

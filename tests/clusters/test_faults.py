@@ -224,7 +224,7 @@ FAULTS = [name for name in vars(Lab) if "_" in name and not name.startswith("_")
 ]
 
 
-def _wait_for(condition: Callable[[], object], tell: Callable[[], object] = lambda: "", seconds: float = 60) -> None:
+def _wait_for(condition: Callable[[], object], tell: Callable[[], object] = lambda: "", seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, tell()

@@ -50,7 +50,7 @@ def submit(slurm_hosts, corpus, tmp_path):
 
 
 def _wait_for_units(output: Path, number: int, units_done) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while units_done(output) < number:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -102,7 +102,7 @@ def test_the_host_of_the_driver_is_lost(slurm_hosts, hosts, submit, expected, tm
     finally:
         for pid in asleep:
             os.kill(pid, signal.SIGCONT)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while set(asleep) & set(_of_job(job)):
             assert time.monotonic() < deadline, "who was overtaken ends by itself"
             time.sleep(0.05)

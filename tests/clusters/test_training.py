@@ -88,7 +88,7 @@ def _submit(job, program, slurm, stubs: Path, ranks: int):
 
 
 def _wait_for(condition) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -25,7 +25,7 @@ class Answer:
 def ask(url, method="GET", headers=None, body=None):
     """One request on a connection of its own, without following."""
     split = urlsplit(url)
-    connection = http.client.HTTPConnection(split.hostname, split.port, timeout=5)
+    connection = http.client.HTTPConnection(split.hostname, split.port, timeout=60)
     try:
         connection.request(method, f"{split.path}?{split.query}".rstrip("?"), body, headers or {})
         response = connection.getresponse()
@@ -50,7 +50,7 @@ def follow(url, **headers):
 
 
 def until(condition):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)

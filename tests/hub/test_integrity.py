@@ -159,12 +159,18 @@ def test_what_is_read_of_a_left_part_can_be_interrupted(here, tmp_path):
     left = folder.parts / f"{folder.part(want.name, want.identity)}{parts._owner()}"
     with left.open("wb") as file:
         file.truncate(1 << 33)
-    pause = Pause()
-    threading.Timer(0.05, pause.stop.set).start()
-    start = time.monotonic()
+    looks = []
+
+    class Stopped(Pause):
+        def check(self):
+            looks.append(left)
+            if len(looks) == 3:
+                self.stop.set()
+            super().check()
+
     with pytest.raises(Cancelled):
-        parts.claim(folder, want, pause)
-    assert time.monotonic() - start < 3, "the whole of it takes longer"
+        parts.claim(folder, want, Stopped())
+    assert len(looks) == 3, "not the whole of it"
     assert [path.stat().st_size for path in folder.parts.iterdir()] == [1 << 33]
 
 
@@ -246,13 +252,13 @@ def test_a_wait_that_one_request_is_told_does_not_stop_bodies_under_way(here, tm
     url = here.plain("/a.bin", b"x" * 2_000_000)
     here.rate_bytes_per_second = 4_000_000
     pause = Pause()
-    threading.Timer(0.1, lambda: pause.ask(30)).start()
+    threading.Timer(0.1, lambda: pause.ask(200)).start()
     start = time.monotonic()
     with Connections(1) as connections:
         Fetcher(RawFolder(tmp_path / "raw"), connections, pause, lambda n: None).fetch(
             Wanted("a.bin", url, 2_000_000, None)
         )
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 100
 
 
 @pytest.mark.parametrize("what", ["*/revision/*", "*/paths-info/*", "*/tree/*"])
@@ -262,11 +268,11 @@ def test_a_hub_that_stalls_is_given_up(here, tmp_path, monkeypatch, what):
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
     monkeypatch.setattr(web, "BRIEF", Patience(attempts=2, first_seconds=0.01))
     here.add("datasets", "org/name", {"a.jsonl": lines("x")})
-    fault = here.fault("stall", what, side="api", method="*", seconds=60, times=-1)
+    fault = here.fault("stall", what, side="api", method="*", seconds=200, times=-1)
     start = time.monotonic()
     with pytest.raises(SourceError, match=r"cannot fetch hf://datasets/org/name@.*2 times in a row"):
         resolve("hf:org/name", "sample", tmp_path)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 100
     assert fault.fired
 
 
@@ -376,11 +382,15 @@ def test_a_run_that_keeps_nothing_leaves_what_others_use(here, tmp_path):
 def test_a_card_that_names_thousands_of_files_is_read_at_once(here, monkeypatch):
     from dataprep import hub
 
-    names = [f"data/part-{i:05d}.parquet" for i in range(5000)]
-    monkeypatch.setattr(hub, "tree", lambda repo, root: [hub.RepoFile(name, 5, "x") for name in names])
-    start = time.monotonic()
-    assert len(matching(hub.Repo("o/n", "dataset", "x"), names)) == 5000
-    assert time.monotonic() - start < 5
+    def seconds(number):
+        names = [f"data/part-{i:05d}.parquet" for i in range(number)]
+        monkeypatch.setattr(hub, "tree", lambda repo, root: [hub.RepoFile(name, 5, "x") for name in names])
+        start = time.monotonic()
+        assert len(matching(hub.Repo("o/n", "dataset", "x"), names)) == number
+        return time.monotonic() - start
+
+    few, many = (min(seconds(number) for _ in range(3)) for number in (500, 5000))
+    assert many < 30 * few, "10 where each name takes the same, 100 where each is compared with all"
 
 
 def test_a_name_that_no_file_can_have_is_refused(here, tmp_path):

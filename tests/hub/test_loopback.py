@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import median
 
 import pytest
 from loopback_probe import DATA, FILES, ONE, SMALL, SPACED, ask, follow, until
@@ -265,15 +266,16 @@ def test_range_past_the_end_is_refused(hub, repo):
 
 
 def test_connection_is_kept_for_many_requests(hub, repo):
-    connection = http.client.HTTPConnection("127.0.0.1", hub.port, timeout=5)
-    start = time.monotonic()
+    connection = http.client.HTTPConnection("127.0.0.1", hub.port, timeout=60)
+    took = []
     for _ in range(50):
+        start = time.monotonic()
         connection.request("GET", "/datasets/org/name/resolve/main/config.json")
         assert connection.getresponse().read() == SMALL
-    took = time.monotonic() - start
+        took.append(time.monotonic() - start)
     connection.close()
 
-    assert took < 1.5, "40 ms each would be Nagle's algorithm"
+    assert median(took) < 0.03, "40 ms each would be Nagle's algorithm, and 1 is usual"
 
 
 def test_plain_file_has_what_http_needs_to_resume(hub):

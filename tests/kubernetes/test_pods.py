@@ -66,7 +66,7 @@ def claim(lab: Any, tmp_path: Path, here: Path) -> Path:
     return folder
 
 
-def _wait_for(condition: Callable[[], bool], lab: Any, seconds: float = 60) -> None:
+def _wait_for(condition: Callable[[], bool], lab: Any, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, lab.logs()
@@ -108,7 +108,7 @@ def test_worker_that_is_evicted_has_not_succeeded(lab, claim):
     worker = lab.start("worker", job["spec"]["template"], 1, {"JOB_COMPLETION_INDEX": "1"})
     _wait_for(lambda: bool(_ports(worker)), lab)
 
-    assert worker.stop(grace_seconds=20) == 143, "with 0 its index would be done, and nobody take its place"
+    assert worker.stop(grace_seconds=60) == 143, "with 0 its index would be done, and nobody take its place"
 
 
 def test_dask_job(lab, here, claim, operator):
@@ -121,8 +121,8 @@ def test_dask_job(lab, here, claim, operator):
 KNOCK = """
 import socket, sys
 try:
-    with socket.create_connection((sys.argv[1], int(sys.argv[2])), 5) as s:
-        s.settimeout(5)
+    with socket.create_connection((sys.argv[1], int(sys.argv[2])), 60) as s:
+        s.settimeout(60)
         s.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
         print(s.recv(2).hex() or "closed")
 except ConnectionResetError:
