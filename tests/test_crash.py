@@ -298,11 +298,12 @@ def test_kill_it_anywhere_and_run_it_again(job, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("seed", "num_kills", "extra"), [(2, 30, ()), (4, 10, ("--set", "runtime.processes=true"))])
+@pytest.mark.parametrize(("seed", "num_kills", "extra"), [(2, 12, ()), (4, 4, ("--set", "runtime.processes=true"))])
 def test_kill_it_anywhere_many_times(job, tmp_path, seed, num_kills, extra):
+    """As of the default test, elsewhere; for months it was 30 and 10 of them, with no other outcome."""
     kills = _kill_again_and_again(job, tmp_path, seed, num_kills, *extra)
     print(f"units done at each of {len(kills)} kills: {kills}")
-    assert len({number for number in kills if 0 < number < job.num_units}) >= num_kills // 5
+    assert len({number for number in kills if 0 < number < job.num_units}) >= num_kills // 4
 
 
 @pytest.mark.slow
@@ -370,7 +371,7 @@ def test_signals_at_any_moment(job, tmp_path, number):
     draw = random.Random(5)
     output = tmp_path / "out"
     codes = []
-    for i in range(10):
+    for i in range(5):
         process = job.start(output)
         try:
             mine, claims = f'"pid": {process.pid},', "work/*/claim/epoch-*.json"
@@ -524,15 +525,17 @@ def small_flushes(monkeypatch):
     monkeypatch.setattr("dataprep.stages.merge.MAX_WAITING", 1)
 
 
-def _fail_at_every_call(tiny, folder: Path, names: tuple[str, ...], error: int, lasting: bool) -> list[str]:
-    """Let the k-th call fail, for every k; returns the names of the calls."""
+def _fail_at_every_call(
+    tiny, folder: Path, names: tuple[str, ...], error: int, lasting: bool, step: int = 1
+) -> list[str]:
+    """Let the k-th call fail, for every k, or one in `step`; returns the names of the calls."""
     corpus, expected, whole = tiny
     with pytest.MonkeyPatch.context() as patch:
         counter = Faults(folder / "count", names)
         counter.install(patch)
         runner.run(str(corpus), "sample", folder / "count", settings=SETTINGS)
     wrong = []
-    for k, name in enumerate(counter.calls):
+    for k, name in list(enumerate(counter.calls))[::step]:
         output = folder / str(k)
         with pytest.MonkeyPatch.context() as patch:
             faults = Faults(output, names, error, k, lasting)
@@ -564,22 +567,23 @@ def _fail_at_every_call(tiny, folder: Path, names: tuple[str, ...], error: int, 
 
 
 @pytest.mark.parametrize(
-    ("error", "lasting"), [pytest.param(errno.EIO, False, marks=pytest.mark.slow), (errno.ENOSPC, True)]
+    ("error", "lasting", "step"), [pytest.param(errno.EIO, False, 2, marks=pytest.mark.slow), (errno.ENOSPC, True, 1)]
 )
-def test_every_write_sync_and_rename_may_fail(tiny, small_flushes, inline_cluster, tmp_path, error, lasting):
-    calls = _fail_at_every_call(tiny, tmp_path, COMMITMENTS, error, lasting)
+def test_every_write_sync_and_rename_may_fail(tiny, small_flushes, inline_cluster, tmp_path, error, lasting, step):
+    calls = _fail_at_every_call(tiny, tmp_path, COMMITMENTS, error, lasting, step)
     print({name: calls.count(name) for name in COMMITMENTS})
     assert set(calls) == set(COMMITMENTS), "the corpus does not reach all of them"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lasting", [False, True])
-def test_every_other_call_on_the_output_may_fail(tiny, small_flushes, inline_cluster, tmp_path, lasting):
-    """Beyond the promise: what opens, makes, cuts and removes."""
-    calls = _fail_at_every_call(tiny, tmp_path, OTHERS, errno.EIO, lasting)
+def test_other_calls_on_the_output_may_fail(tiny, small_flushes, inline_cluster, tmp_path, lasting):
+    """Beyond the promise: what opens, makes, cuts and removes. One in three; every one of them was tried before."""
+    calls = _fail_at_every_call(tiny, tmp_path, OTHERS, errno.EIO, lasting, 3)
     print({name: calls.count(name) for name in OTHERS})
 
 
 @pytest.mark.slow
 def test_the_same_through_dask(tiny, small_flushes, tmp_path):
-    _fail_at_every_call(tiny, tmp_path, COMMITMENTS, errno.EIO, False)
+    """One in five: every one fails the same way with the cluster inline, and did with Dask."""
+    _fail_at_every_call(tiny, tmp_path, COMMITMENTS, errno.EIO, False, 5)
