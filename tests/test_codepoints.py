@@ -132,10 +132,12 @@ def test_engine_and_reference_differ_only_on_the_tables(byte_json, scheme):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["gpt2", "o200k"])  # tried with all when the tables were made: 60 s each
-def test_engine_and_reference_differ_only_on_the_tables_of_all_code_points(byte_json, scheme):
+@pytest.mark.parametrize(("scheme", "half"), [("gpt2", 0), ("o200k", 1)])
+def test_engine_and_reference_differ_only_on_the_tables_of_all_code_points(byte_json, scheme, half):
+    """Each on every other row of 16; all were tried with all schemes when the tables were made, in 60 s each."""
     text = _tokenizer_json(scheme, byte_json)
-    words = [(code,) for code in [*_code_points(0x33500), *range(0xE0000, 0xE0200), 0x10FFFF]]
+    codes = [*_code_points(0x33500), *range(0xE0000, 0xE0200), 0x10FFFF]
+    words = [(code,) for code in codes if code // 16 % 2 == half]
     shapes = [*CLASSES, *ORDERS] if SCHEMES[scheme][1] else CLASSES
     found = {words[i][0] for i in _differing(text, Tokenizers(text), words, shapes)}
     assert found <= set(Unsettled(text).code_points)
