@@ -192,7 +192,7 @@ def test_a_piece_that_ends_where_the_file_does(case):
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.data())
 def test_dead_anywhere(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("anywhere")
