@@ -291,8 +291,8 @@ def _check_not_redone(output: Path, before: dict[str, int], num_events: int) -> 
 
 
 def test_kill_it_anywhere_and_run_it_again(job, tmp_path):
-    kills = _kill_again_and_again(job, tmp_path, seed=1, num_kills=5)
-    assert len(kills) == 5
+    kills = _kill_again_and_again(job, tmp_path, seed=1, num_kills=4)
+    assert len(kills) == 4
     assert any(0 < number < job.num_units for number in kills), "none hit the middle of a run"
 
 
@@ -567,9 +567,10 @@ def _fail_at_every_call(
 
 
 @pytest.mark.parametrize(
-    ("error", "lasting", "step"), [pytest.param(errno.EIO, False, 2, marks=pytest.mark.slow), (errno.ENOSPC, True, 1)]
+    ("error", "lasting", "step"), [pytest.param(errno.EIO, False, 1, marks=pytest.mark.slow), (errno.ENOSPC, True, 3)]
 )
 def test_every_write_sync_and_rename_may_fail(tiny, small_flushes, inline_cluster, tmp_path, error, lasting, step):
+    """Every one of them where a single call fails; one in three where all later ones do as well."""
     calls = _fail_at_every_call(tiny, tmp_path, COMMITMENTS, error, lasting, step)
     print({name: calls.count(name) for name in COMMITMENTS})
     assert set(calls) == set(COMMITMENTS), "the corpus does not reach all of them"
