@@ -264,11 +264,12 @@ def test_every_value_of_every_header_byte_is_seen(sound):
             assert _complaint(sound), f"byte {place}: {whole[place]} -> {whole[place] ^ flip}"
 
 
-def test_every_flipped_bit_of_the_index_is_seen(sound):
+def test_flipped_bits_of_every_byte_of_the_index_are_seen(sound):
+    """Two of the eight bits of each."""
     path = idx_path(sound)
     whole = path.read_bytes()
     for place in range(34, len(whole)):
-        for bit in range(8):
+        for bit in (place % 4, place % 4 + 4):
             path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
             assert _complaint(sound), f"byte {place} bit {bit}"
 
