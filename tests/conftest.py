@@ -31,7 +31,7 @@ from hypothesis import settings
 
 # No deadline: the first example pays for imports and the building of tables. print_blob: a failure on a machine
 # that is gone can be replayed from its log.
-settings.register_profile("default", deadline=None, print_blob=True, max_examples=100)
+settings.register_profile("default", deadline=None, print_blob=True, max_examples=50)
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
