@@ -41,6 +41,10 @@ RETRIES = 10
 KEPT_SECONDS = 7 * 86400
 """How long the Job and its pods, with what they logged, stay after the end."""
 
+STARTING_SECONDS = 300
+"""How late a CronJob may start its pod; later, that one is left out. Without a limit, Kubernetes starts none any more
+once a hundred were missed (its documentation of CronJobs)."""
+
 PORT = 8786
 PKI = "/var/run/secrets/dataprep"
 INSTANCE = "app.kubernetes.io/instance"
@@ -131,6 +135,42 @@ def render_text(spec: Kubernetes, arguments: Sequence[str]) -> str:
     return "".join(f"# {line}\n" for line in _comments(spec, name, objects)) + to_yaml(objects)
 
 
+def render_schedule(spec: Kubernetes, arguments: Sequence[str], name: str, cron: str) -> dict[str, Any]:
+    """A CronJob of one pod that does its work by itself, as plain JSON values.
+
+    Args:
+        spec: of the pod; what it says of drivers and workers is not used.
+        arguments: of ``dataprep``.
+        name: of the object, always the same, so that a new one replaces it; a DNS label of at most 52 characters.
+        cron: when, UTC.
+
+    Raises:
+        SpecError: an argument is not UTF-8, which no manifest can hold.
+    """
+    pod = _pod(spec.model_copy(update={"insecure": True}), ["dataprep", *map(_literal, arguments)], None, name)
+    return {
+        **_head("batch/v1", "CronJob", spec, name),
+        "spec": {
+            "schedule": cron,
+            "timeZone": "Etc/UTC",
+            "concurrencyPolicy": "Forbid",
+            "startingDeadlineSeconds": STARTING_SECONDS,
+            "successfulJobsHistoryLimit": 1,
+            "failedJobsHistoryLimit": 5,
+            "jobTemplate": {
+                "spec": {
+                    "backoffLimit": 0,  # the next one comes soon, and knows what to try again
+                    "ttlSecondsAfterFinished": KEPT_SECONDS,
+                    "template": {
+                        "metadata": {"labels": {"app.kubernetes.io/name": "dataprep", INSTANCE: name}},
+                        "spec": pod,
+                    },
+                }
+            },
+        },
+    }
+
+
 def to_yaml(objects: Sequence[Mapping[str, Any]]) -> str:
     """YAML documents that every reader takes for the same: a text that one of them might take for else is quoted."""
     return yaml.dump_all(
@@ -217,7 +257,9 @@ def _worker() -> list[str]:
     ]
 
 
-def _pod(spec: Kubernetes, command: list[str], address: str, name: str, restart: str = "Never") -> dict[str, Any]:
+def _pod(
+    spec: Kubernetes, command: list[str], address: str | None, name: str, restart: str = "Never"
+) -> dict[str, Any]:
     size = {"cpu": spec.cpus, "memory": spec.memory}
     volumes: list[dict[str, Any]] = [{"name": "data", "persistentVolumeClaim": {"claimName": spec.claim}}]
     mounts: list[dict[str, Any]] = [{"name": "data", "mountPath": spec.mount}]
@@ -258,15 +300,18 @@ def _identity(spec: Kubernetes) -> dict[str, Any]:
     return {"runAsUser": user, "runAsGroup": group, "runAsNonRoot": True}
 
 
-def _environment(spec: Kubernetes, address: str) -> dict[str, str]:
-    """What is told to scheduler, workers and driver alike; all values fit to be read by Dask."""
+def _environment(spec: Kubernetes, address: str | None) -> dict[str, str]:
+    """What is told to scheduler, workers and driver alike; all values fit to be read by Dask. None: to a pod alone."""
+    home = {"HF_HOME": f"{spec.mount}/.cache/huggingface"}  # workers open the tokenizer that the driver fetched
+    if address is None:
+        return home
     settings = {key: value for key, value in SETTINGS.items() if not key.startswith("distributed.nanny.")}
     if not spec.insecure:
         settings.update(tls_settings(f"{PKI}/tls.key", f"{PKI}/tls.crt"))
     threads: Mapping[str, int | None] = SETTINGS["distributed.nanny.pre-spawn-environ"]
     return {
         "DASK_SCHEDULER_ADDRESS": address,
-        "HF_HOME": f"{spec.mount}/.cache/huggingface",  # workers open the tokenizer that the driver fetched
+        **home,
         **{key: str(value) for key, value in threads.items() if value is not None},
         **{f"DASK_{key.replace('.', '__').replace('-', '_').upper()}": str(value) for key, value in settings.items()},
     }

@@ -75,8 +75,8 @@ def render(spec: Slurm, arguments: Sequence[str], name: str, log: Path) -> str:
     return "\n".join(["#!/bin/bash", *lines, *spec.prologue, f"exec {command}", ""])
 
 
-def directives(asked: Mapping[str, object], flags: Sequence[str]) -> list[str]:
-    """Lines for sbatch; options that are None are left out, and so are empty flags.
+def directives(asked: Mapping[str, object], flags: Sequence[str], mark: str = "#SBATCH") -> list[str]:
+    """Lines for sbatch, or by their mark for scrontab; options that are None are left out, and so are empty flags.
 
     Raises:
         SpecError: a line break in one: what follows it would be run as a command.
@@ -85,7 +85,7 @@ def directives(asked: Mapping[str, object], flags: Sequence[str]) -> list[str]:
     options += [flag for flag in flags if flag]
     if broken := [option for option in options if len(option.splitlines()) > 1]:
         raise SpecError(f"sbatch takes options of one line, and this is none: {broken[0]!r}")
-    return [f"#SBATCH {option}" for option in options]
+    return [f"{mark} {option}" for option in options]
 
 
 def log_pattern(log: Path) -> str:
