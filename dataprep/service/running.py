@@ -65,8 +65,7 @@ def run_job(
     except BusyError as busy:
         record = _skipped(_begin(job, 0, due, clock()), _holder(busy), clock())
         write_record(versions, record)
-    notify = job.notify.model_copy(update={"command": job.command})
-    for problem in tell(notify, event_of(job, record)):
+    for problem in tell(job.notify, event_of(job, record)):
         log.warning("%s", problem)
     if error is not None:
         raise error
