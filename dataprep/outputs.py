@@ -49,7 +49,7 @@ def datasets(output: Path) -> list[dict[str, Any]]:
 
 def status(output: Path) -> list[dict[str, Any]]:
     """The runs below an output folder: what is done, running, stopped; from files alone."""
-    return [_run_status(folder) for folder in _runs(output)]
+    return [run_status(folder) for folder in runs(output)]
 
 
 def unlock(output: Path) -> list[dict[str, Any]]:
@@ -71,7 +71,8 @@ def unlock(output: Path) -> list[dict[str, Any]]:
     return taken
 
 
-def _runs(output: Path) -> Iterator[Path]:
+def runs(output: Path) -> Iterator[Path]:
+    """The work folders of the runs below an output folder."""
     work = Path(os.path.abspath(output)) / "work"
     if work.is_dir():
         for path in sorted(work.iterdir()):
@@ -79,7 +80,8 @@ def _runs(output: Path) -> Iterator[Path]:
                 yield path
 
 
-def _run_status(work: Path) -> dict[str, Any]:
+def run_status(work: Path) -> dict[str, Any]:
+    """How one run stands: an entry of `status`."""
     try:
         return _read_run(work)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -6,6 +6,8 @@ Templates escape what they are given, and get no names of their own: a misspelt 
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -106,7 +108,17 @@ def templates() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    env.filters.update(number=number, short=short, size=size, duration=duration, when=when, ago=ago, rate=rate)
+    env.filters.update(
+        number=number,
+        short=short,
+        size=size,
+        duration=duration,
+        when=when,
+        ago=ago,
+        rate=rate,
+        plain=plain,
+        json=as_json,
+    )
     env.globals.update(static=static)
     return env
 
@@ -115,6 +127,11 @@ def templates() -> Environment:
 def static(name: str) -> str:
     """The address of a static file; another one whenever it changes, so that browsers may keep it for ever."""
     return f"/static/{name}?v={hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]}"
+
+
+def as_json(value: Any) -> str:
+    """JSON for people; autoescape writes it into the page."""
+    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def number(value: int | None) -> str:
@@ -157,6 +174,14 @@ def ago(value: str | datetime | None) -> str:
     if abs(seconds) < 1:
         return "now"
     return f"{short_time(seconds)} ago" if seconds > 0 else f"in {short_time(-seconds)}"
+
+
+def plain(text: str) -> str:
+    """A text whose characters are all to be seen: what moves, hides or turns others around is written as its number."""
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 
 
 def _moment(value: str | datetime | None) -> datetime | None:
