@@ -14,13 +14,16 @@ import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from dataprep.meters import RunState
 from dataprep.outputs import run_status, runs
 from dataprep.specs import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 State = Literal["running", "claimed", "published", "failed", "stopped", "unreadable"]
 
@@ -29,6 +32,8 @@ GOING = ("running", "claimed")
 
 TAIL_BYTES = 64 << 10
 """Of events and logs are shown."""
+
+MOST_EVENTS = 300
 
 SETTLED_SECONDS = 2.0
 """An mtime that is younger may stand for two contents: clocks of file systems tick every few milliseconds to 2 s."""
@@ -76,6 +81,20 @@ class Run(Model):
         return self.state in GOING
 
 
+class Event(Model):
+    """What a driver noted.
+
+    Attributes:
+        time: UTC, by its clock.
+        name: what happened.
+        text: the rest, as ``key=value``.
+    """
+
+    time: str
+    name: str
+    text: str
+
+
 class RunDetail(Model):
     """All there is to know of one run.
 
@@ -85,7 +104,7 @@ class RunDetail(Model):
         recipe: as ``recipe.json`` has it, without the files.
         num_files: source files.
         files: the names of the first of them.
-        events: the newest that its driver noted, one JSON document each, oldest first.
+        events: the newest that its driver noted, oldest first.
         has_rejects: whether source records were put aside.
     """
 
@@ -94,7 +113,7 @@ class RunDetail(Model):
     recipe: dict[str, Any]
     num_files: int
     files: tuple[str, ...]
-    events: tuple[str, ...]
+    events: tuple[Event, ...]
     has_rejects: bool
 
 
@@ -144,7 +163,7 @@ class Works:
             recipe=recipe,
             num_files=len(files),
             files=tuple(str(file["name"]) for file in files[:20]),
-            events=tuple(tail(newest).splitlines()) if newest is not None else (),
+            events=tuple(_events(tail(newest))) if newest is not None else (),
             has_rejects=bool(os.path.lexists(work / "rejects" / "rejects.jsonl")),
         )
 
@@ -197,6 +216,17 @@ def _read(output: str, folder: Path) -> Run:
         rejects=_counts(last.get("rejects")),
         progress=progress,
     )
+
+
+def _events(text: str) -> Iterator[Event]:
+    for line in text.splitlines()[-MOST_EVENTS:]:
+        try:
+            value = json.loads(line)
+            name, moment = str(value.pop("event")), str(value.pop("time", ""))
+        except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
+            continue  # cut off by a crash
+        told = (f"{key}={each if isinstance(each, str) else json.dumps(each)}" for key, each in value.items())
+        yield Event(time=moment.replace("T", " ").removesuffix("+00:00"), name=name, text="  ".join(told))
 
 
 def _counts(value: object) -> dict[str, int]:
