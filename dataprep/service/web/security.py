@@ -6,7 +6,7 @@
     a change        (whatever is not GET, HEAD or OPTIONS) is refused in a read-only server, where a browser says that
                     another site sends it, and without the session's code, which forms and scripts send, and which
                     a program with a token does without
-    its body        `MOST_BYTES` in `BODY_SECONDS`
+    its size        `MOST_HEAD_BYTES` of headers, `MOST_BYTES` of body in `BODY_SECONDS`
 
 A route that is added is behind all of this, whatever it forgets.
 """
@@ -35,6 +35,9 @@ log = logging.getLogger(__name__)
 
 MOST_BYTES = 1 << 20
 """Of the body of a request."""
+
+MOST_HEAD_BYTES = 32 << 10
+"""Of its headers, with the address."""
 
 BODY_SECONDS = 15.0
 """For the body of a request to be there."""
@@ -99,6 +102,7 @@ class Guard:
 
     async def _admit(self, request: Request) -> bytes | None:
         """Let a request pass, with its session; returns its body, where that had to be looked at."""
+        check_head(request)
         self._check_host(request)
         is_program = self._identify(request)
         if request.method in SAFE:
@@ -222,6 +226,15 @@ def ask(request: Request) -> Response:
         return problem(request, 401, detail, {"www-authenticate": "Bearer"})
     query = f"?{request.url.query}" if request.url.query else ""
     return RedirectResponse(f"{LOGIN}?next={quote(path + query, safe='')}", 303)
+
+
+def check_head(request: Request) -> None:
+    """Refuse headers that nobody needs who means well; h11 limits only those that come in pieces."""
+    scope = request.scope
+    address = len(scope["query_string"]) + len(scope.get("raw_path", b""))
+    if sum(len(name) + len(value) for name, value in scope["headers"]) + address > MOST_HEAD_BYTES:
+        detail = f"The headers of a request, with its address, may have {MOST_HEAD_BYTES:,} bytes."
+        raise refusal(request, 431, detail, {"connection": "close"})
 
 
 def check_origin(request: Request) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,3 +61,20 @@ class Settings:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False  # a name may mean anything
+
+
+def read_token(path: Path | None) -> str | None:
+    """The token of a file, or of the environment's DATAPREP_TOKEN; None: there is none.
+
+    Raises:
+        SpecError: the file cannot be read, or is empty.
+    """
+    if path is None:
+        return os.environ.get("DATAPREP_TOKEN") or None
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise SpecError(f"cannot read the token in {path}: {getattr(error, 'strerror', None) or error}") from error
+    if not token:
+        raise SpecError(f"{path} is empty; openssl rand -hex 32 > {path} writes a good token")
+    return token

@@ -1,0 +1,141 @@
+"""uvicorn with the limits of a server that strangers can reach.
+
+Beside those of the guard: a connection that does not come to a whole request in `HEAD_SECONDS` is closed, however
+slowly it sends; there are at most `CONNECTIONS` of them; what a head may hold, h11 limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from dataprep.errors import OutputError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from fastapi import FastAPI
+    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
+
+    from dataprep.service.web.settings import Settings
+
+log = logging.getLogger(__name__)
+
+HEAD_SECONDS = 15.0
+"""From the opening of a connection, or the end of an answer, to the end of the next request's head."""
+
+CONNECTIONS = 1000
+"""At a time; who comes then is answered 503."""
+
+BACKLOG = 1024
+
+STOP_SECONDS = 3
+"""How long answers that are being sent are waited for when the server stops."""
+
+
+class Patience(H11Protocol):
+    """A connection that has to come to a request in time. uvicorn waits for ever for one that sends byte by byte."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_answering:
+            self._rest()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait()
+        if self._is_answering:
+            self._rest()  # the next request was here already
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._rest()
+
+    @property
+    def _is_answering(self) -> bool:
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is not None and not cycle.response_complete
+
+    def _wait(self) -> None:
+        self._rest()
+        self._deadline = self.loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def _rest(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _give_up(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.abort()
+
+
+class Server(uvicorn.Server):
+    """A server of the application that ends its events when it is told to stop, and not after a time."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop; uvicorn's handler of signals."""
+        app: FastAPI = self.config.app  # type: ignore[assignment]
+        app.state.events.close()
+        super().handle_exit(sig, frame)
+
+
+def make_server(app: FastAPI) -> Server:
+    """A server for the application; `run` with the sockets of `bind` runs it until it is told to stop."""
+    config: dict[str, Any] = {
+        "http": Patience,
+        "ws": "none",
+        "lifespan": "on",
+        "limit_concurrency": CONNECTIONS,
+        "backlog": BACKLOG,
+        "timeout_graceful_shutdown": STOP_SECONDS,
+        "server_header": False,
+        "access_log": False,
+        "log_config": None,
+    }
+    return Server(uvicorn.Config(app, **config))
+
+
+def bind(settings: Settings) -> list[socket.socket]:
+    """The sockets that a server listens on: of all addresses of the name that it binds to.
+
+    Raises:
+        OutputError: none can be had.
+    """
+    try:
+        found = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG
+        )
+    except OSError as error:
+        raise OutputError(
+            f"cannot listen on {settings.host}: {error.strerror or error}; choose another --host"
+        ) from error
+    sockets: list[socket.socket] = []
+    port = settings.port
+    try:
+        for family, kind, protocol, _, address in found:
+            sock = socket.socket(family, kind, protocol)
+            sockets.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((str(address[0]), port, *address[2:]))
+            sock.listen(BACKLOG)  # who comes before the server is up, waits
+            port = sock.getsockname()[1]
+    except OSError as error:
+        for sock in sockets:
+            sock.close()
+        hint = "stop what uses it, or choose another --port" if port else "choose another --host"
+        raise OutputError(f"cannot listen on {settings.host}:{port}: {error.strerror or error}; {hint}") from error
+    return sockets

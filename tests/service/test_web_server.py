@@ -1,0 +1,202 @@
+"""A real server on loopback: slow and huge requests, many connections, its end, and the command that starts it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from dataprep.errors import OutputError
+from dataprep.service.web import events, security, server
+from dataprep.service.web.settings import Settings
+
+TOKEN = "correct-horse-battery-staple"
+
+
+def ask(address, data, *, pieces=()):
+    """What the server answers to bytes, until it closes the connection."""
+    with socket.create_connection(address, timeout=10) as sock:
+        sock.sendall(data)
+        for piece in pieces:
+            time.sleep(0.02)
+            try:
+                sock.sendall(piece)
+            except OSError:
+                break  # it does not listen any more
+        answer = b""
+        try:
+            while data := sock.recv(65536):
+                answer += data
+        except ConnectionResetError:
+            pass
+        return answer
+
+
+def get(path, *headers):
+    return "\r\n".join([f"GET {path} HTTP/1.1", "Host: localhost", "Connection: close", *headers, "", ""]).encode()
+
+
+def test_it_answers(serving):
+    _, address = serving()
+    answer = ask(address, get("/healthz"))
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answer.endswith(b"\r\n\r\nok\n")
+    assert b"uvicorn" not in answer
+
+
+def test_a_head_that_comes_byte_by_byte_is_not_waited_for(serving, monkeypatch):
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.2)
+    _, address = serving()
+    start = time.monotonic()
+
+    assert ask(address, b"GET / HTTP/1.1\r\n", pieces=[b"x"] * 30) == b""
+    assert ask(address, b"") == b""
+    assert ask(address, get("/healthz").replace(b"close", b"keep-alive")).endswith(b"ok\n")  # and then nothing more
+    assert time.monotonic() - start < 5
+    late = ask(address, get("/healthz")[:-2], pieces=[b"\r\n"])
+    assert late.endswith(b"ok\n")
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(serving, monkeypatch):
+    monkeypatch.setattr(security, "BODY_SECONDS", 0.1)
+    _, address = serving(token=TOKEN)
+    head = f"POST /login HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 10\r\n\r\n".encode()
+
+    assert ask(address, head, pieces=[b"x"]).startswith(b"HTTP/1.1 408 ")
+
+
+def test_while_slow_ones_wait_others_are_answered(serving):
+    _, address = serving()
+    slow = [socket.create_connection(address) for _ in range(100)]
+    for sock in slow:
+        sock.sendall(b"GET / HTTP/1.1\r\nHost: loc")
+
+    assert ask(address, get("/healthz")).endswith(b"ok\n")
+    for sock in slow:
+        sock.close()
+
+
+def test_more_connections_than_there_may_be_are_turned_away(serving, monkeypatch):
+    monkeypatch.setattr(server, "CONNECTIONS", 5)
+    _, address = serving()
+    idle = [socket.create_connection(address) for _ in range(5)]
+
+    assert ask(address, get("/healthz")).startswith(b"HTTP/1.1 503 ")
+    for sock in idle:
+        sock.close()
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n",
+        b"GET /\r\nset-cookie:a HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01",
+        b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_what_is_no_request_is_answered_400(request_, serving):
+    _, address = serving()
+    answer = ask(address, request_)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"Traceback" not in answer
+
+
+@pytest.mark.parametrize(("size", "status"), [(30_000, 200), (33_000, 431), (60_000, 431)])
+def test_a_head_is_limited(size, status, serving):
+    _, address = serving()
+    assert ask(address, get("/healthz", "X: " + "a" * size)).startswith(f"HTTP/1.1 {status} ".encode())
+    assert ask(address, get("/healthz?" + "a" * size)).startswith(f"HTTP/1.1 {status} ".encode())
+
+
+def test_a_head_without_an_end_is_cut_off(serving):
+    _, address = serving()
+    assert ask(address, b"GET / HTTP/1.1\r\nX: ", pieces=[b"a" * 40_000] * 10).startswith(b"HTTP/1.1 400 ")
+
+
+def test_line_ends_in_an_address_end_up_in_no_header(serving):
+    _, address = serving(token=TOKEN)
+    answer = ask(address, get("/runs%0d%0aSet-Cookie:%20a=b?x=%0d%0aX: y".replace(" ", "")))
+    head = answer.partition(b"\r\n\r\n")[0]
+    assert head.startswith(b"HTTP/1.1 303 ")
+    assert b"\nset-cookie" not in head.lower()
+
+
+def test_events_come_as_something_changes_and_end_with_the_server(serving, published, monkeypatch):
+    monkeypatch.setattr(events, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(events, "QUIET_SECONDS", 0.05)
+    served, address = serving(outputs=(published,))
+    state = served.config.app.state.state
+    monkeypatch.setattr("dataprep.service.state.FRESH_SECONDS", 0.0)
+
+    with urllib.request.urlopen(f"http://localhost:{address[1]}/api/v1/events", timeout=10) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        first = [stream.readline().decode() for _ in range(4)]
+        assert first[0] == "event: state\n"
+        assert json.loads(first[2].removeprefix("data: "))["num_runs"] == len(state.seen().lines)
+        assert stream.readline() == b": nothing new\n"
+
+        (published / "work" / "unreadable").mkdir()
+        (published / "work" / "unreadable" / "recipe.json").write_text("{")
+        told = next(line for line in stream if line.startswith(b"data: "))
+        assert json.loads(told.removeprefix(b"data: "))["num_runs"] == len(state.seen().lines)
+        served.config.app.state.events.close()
+        assert not any(line.startswith(b"data") for line in stream)
+    for path in (published / "work" / "unreadable").iterdir():
+        path.unlink()
+    (published / "work" / "unreadable").rmdir()
+
+
+def test_too_many_listeners_are_told_to_ask_instead(make_client, monkeypatch):
+    monkeypatch.setattr(events, "MOST", 0)
+    answer = make_client().get("/api/v1/events")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+    assert "/api/v1/runs" in answer.json()["detail"]
+
+
+def test_a_port_that_is_taken(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OutputError, match="choose another --port"):
+        server.bind(Settings((tmp_path,), port=taken.getsockname()[1]))
+
+
+def test_a_name_that_nobody_knows(tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    with pytest.raises(OutputError, match="cannot listen on nowhere: Name or service not known; choose another --host"):
+        server.bind(Settings((tmp_path,), host="nowhere", token=TOKEN, port=0))
+
+
+def serve(*arguments, **environment):
+    command = [sys.executable, "-m", "dataprep", "serve", *map(str, arguments)]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    )
+
+
+@pytest.mark.slow
+def test_the_command_says_where_it_is_and_ends_well(tmp_path, published):
+    with serve("--output", published, "--port", 0, DATAPREP_TOKEN=TOKEN) as process:
+        address = process.stdout.readline().strip()
+        request = urllib.request.Request(f"{address}api/v1/runs", headers={"authorization": f"Bearer {TOKEN}"})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert json.load(answer)["runs"][0]["state"] == "published"
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=20)
+    assert (process.returncode, said) == (0, "Ctrl-C stops it\n")
+
+
+@pytest.mark.slow
+def test_the_command_refuses_to_be_reached_without_a_token(tmp_path):
+    with serve("--host", "0.0.0.0", DATAPREP_TOKEN="") as process:
+        out, said = process.communicate(timeout=20)
+    assert (process.returncode, out) == (2, "")
+    assert "--token-file" in said
