@@ -28,7 +28,7 @@ def text(state: RunState, done: Tally) -> str:
         done: by this driver; must not fall from one file to the next.
     """
     labels = {"corpus": state.corpus, "tokenizer": state.tokenizer, "recipe": state.recipe_digest[:DIGEST]}
-    own = ",".join(f'{name}="{_escape(value)}"' for name, value in labels.items())
+    own = ",".join(f'{name}="{escape(value)}"' for name, value in labels.items())
     lines = []
     for name, kind, what, values in _metrics(state, done):
         if not values:
@@ -74,12 +74,13 @@ def _metrics(state: RunState, done: Tally) -> Iterator[tuple[str, str, str, list
         "1 for the state that the run is in.",
         [(f',state="{name}"', int(name == state.state)) for name in states],
     )
-    yield "stage_info", "gauge", "1 for the stage that the run is in.", [(f',stage="{_escape(state.stage)}"', 1)]
+    yield "stage_info", "gauge", "1 for the stage that the run is in.", [(f',stage="{escape(state.stage)}"', 1)]
 
 
 def _timestamp(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def _escape(value: str) -> str:
+def escape(value: str) -> str:
+    """The value of a label as it is written."""
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

@@ -42,8 +42,11 @@ def serve(
     """
     import contextlib
     import logging
+    import threading
 
     from dataprep.errors import SpecError
+    from dataprep.service.daemon import Daemon
+    from dataprep.service.jobs import load_jobs
 
     try:
         from dataprep.service.web.app import create_app
@@ -61,11 +64,20 @@ def serve(
         read_only=read_only,
         allowed=tuple(allow or ()),
     )
+    if jobs is not None:
+        load_jobs(jobs)  # that there is such a folder
     sockets = bind(settings)
     name = f"[{host}]" if ":" in host else host
     print_lines([f"http://{name}:{sockets[0].getsockname()[1]}/"])
     if not context.obj["quiet"]:
         note("" if settings.token else "no token: whoever is on this machine may use it", "Ctrl-C stops it")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    with contextlib.suppress(KeyboardInterrupt):  # as uvicorn hands signals on once it has stopped
-        make_server(create_app(settings)).run(sockets)
+    with contextlib.ExitStack() as stack:
+        launch = None
+        if jobs is not None and not read_only:
+            daemon, stop = Daemon(jobs, (*settings.allowed, *settings.outputs)), threading.Event()
+            threading.Thread(target=daemon.run, args=(stop,), name="daemon", daemon=True).start()
+            stack.callback(stop.set)
+            launch = daemon.launch
+        stack.enter_context(contextlib.suppress(KeyboardInterrupt))  # as uvicorn hands signals on once it has stopped
+        make_server(create_app(settings, launch)).run(sockets)

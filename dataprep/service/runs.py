@@ -35,7 +35,7 @@ TAIL_BYTES = 64 << 10
 
 MOST_EVENTS = 300
 
-SETTLED_SECONDS = 2.0
+SETTLED_NS = 2_000_000_000
 """An mtime that is younger may stand for two contents: clocks of file systems tick every few milliseconds to 2 s."""
 
 
@@ -173,7 +173,7 @@ class Works:
             return before
         run = _read(self._output, folder)
         stamp = _stamp(folder, run.prefix)
-        young = stamp is not None and max(stamp) > time.time_ns() - int(SETTLED_SECONDS * 1e9)
+        young = stamp is not None and max(stamp) > time.time_ns() - SETTLED_NS
         return (None if run.is_going or young else stamp), run
 
 

@@ -15,18 +15,18 @@ import os
 import shutil
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
 from dataprep.meters import RunState
-from dataprep.service.records import RunRecord, read_records
-from dataprep.service.runs import GOING, Run, Works
+from dataprep.service.board import Board, JobView
+from dataprep.service.folders import OutputFolder, output_id
+from dataprep.service.records import RunRecord
+from dataprep.service.runs import GOING, Run
 from dataprep.specs import Model
-from dataprep.storage import MARK
-from dataprep.versions import Versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -125,10 +125,12 @@ class Seen:
     Attributes:
         outputs: by their ids.
         lines: all runs: those that go on first, then the newest.
+        jobs: by name.
     """
 
     outputs: dict[str, Output]
     lines: tuple[Line, ...]
+    jobs: tuple[JobView, ...]
 
     @property
     def going(self) -> list[Line]:
@@ -137,74 +139,24 @@ class Seen:
     @cached_property
     def digest(self) -> str:
         """Another one whenever something that pages show is another."""
-        text = "\n".join(line.model_dump_json() for line in self.lines[:200])
+        shown = (*self.lines[:200], *self.jobs)
+        text = "\n".join(each.model_dump_json() for each in shown)
         return hashlib.sha256(f"{len(self.lines)}\n{text}".encode()).hexdigest()[:16]
-
-
-@dataclass
-class Place:
-    """An output folder, and what is known of it.
-
-    Attributes:
-        id, folder: see `Output`.
-        works: the runs in it.
-    """
-
-    id: str
-    folder: Path
-    works: Works
-    _records: dict[str, tuple[Any, list[RunRecord]]] = field(default_factory=dict)
-    _plain: set[str] = field(default_factory=set)
-
-    @classmethod
-    def of(cls, folder: Path) -> Place:
-        name = output_id(folder)
-        return cls(name, folder, Works(name, folder))
-
-    def jobs(self) -> list[str]:
-        """The names of the datasets here that jobs write; no link is one."""
-        found = []
-        try:
-            with os.scandir(self.folder) as entries:
-                names = [each.name for each in entries if each.is_dir(follow_symlinks=False)]
-        except OSError:
-            return []
-        for name in names:
-            if name in self._plain or MARK in name or name in ("raw", "work"):
-                continue
-            if os.path.exists(self.folder / name / "manifest.json"):
-                self._plain.add(name)  # it appeared whole, and stays what it is
-            elif os.path.isdir(self.folder / name / "runs") and not os.path.islink(self.folder / name / "runs"):
-                found.append(name)
-        return sorted(found)
-
-    def records(self, job: str) -> list[RunRecord]:
-        """The records of a job's runs, oldest first."""
-        versions = Versions(self.folder / job)
-        try:
-            stamp = tuple(os.stat(path).st_mtime_ns for path in (versions.folder / "runs", versions.claim))
-        except OSError:
-            stamp = ()
-        known = self._records.get(job)
-        if known is None or known[0] != stamp or not stamp:
-            found = read_records(versions)
-            young = not stamp or max(stamp) > time.time_ns() - 2_000_000_000
-            is_going = any(record.state == "running" for record in found)
-            known = self._records[job] = (None if young or is_going else stamp, found)
-        return known[1]
 
 
 class State:
     """What pages and API show. For several threads at once.
 
     Args:
-        outputs: says which output folders there are, now.
+        outputs: the output folders; those of the jobs come on top.
+        board: the jobs.
         clock: seconds that only grow.
     """
 
-    def __init__(self, outputs: Callable[[], Iterable[Path]], clock: Callable[[], float] = time.monotonic) -> None:
-        self._outputs, self._clock = outputs, clock
-        self._places: dict[str, Place] = {}
+    def __init__(self, outputs: Iterable[Path], board: Board, clock: Callable[[], float] = time.monotonic) -> None:
+        self.board = board
+        self._outputs, self._clock = tuple(outputs), clock
+        self._places: dict[str, OutputFolder] = {}
         self._seen: tuple[float, Seen] | None = None
         self._looking = threading.Lock()
 
@@ -220,7 +172,11 @@ class State:
                 seen = self._seen = (self._clock(), found)
             return seen[1]
 
-    def place(self, output: str) -> Place | None:
+    def forget(self) -> None:
+        """Look again, however new what was seen is: somebody changed something here."""
+        self._seen = None
+
+    def place(self, output: str) -> OutputFolder | None:
         """An output, by its id."""
         self.seen()
         return self._places.get(output)
@@ -233,8 +189,9 @@ class State:
         return next((each for each in place.records(job) if each.run == number), None)
 
     def _look(self) -> Seen:
-        folders = {output_id(folder): folder for folder in self._outputs()}
-        places = {name: self._places.get(name) or Place.of(folder) for name, folder in folders.items()}
+        named = (*self._outputs, *(job.output_folder for job in self.board.jobs()))
+        folders = {output_id(folder): Path(os.path.abspath(folder)) for folder in named}
+        places = {name: self._places.get(name) or OutputFolder.of(folder) for name, folder in folders.items()}
         self._places = places
         outputs, lines = {}, []
         for name, place in places.items():
@@ -242,15 +199,11 @@ class State:
             outputs[name] = _output(place, len(found))
             lines += found
         lines.sort(key=lambda line: (line.is_going, line.started or line.ended or ""), reverse=True)
-        return Seen(outputs, tuple(lines))
+        jobs = self.board.views(lambda folder: places[output_id(folder)])
+        return Seen(outputs, tuple(lines), tuple(jobs))
 
 
-def output_id(folder: Path) -> str:
-    """What stands for an output in addresses: the same on all servers that show it under one path."""
-    return hashlib.sha256(os.fsencode(os.path.abspath(folder))).hexdigest()[:10]
-
-
-def _output(place: Place, num_runs: int) -> Output:
+def _output(place: OutputFolder, num_runs: int) -> Output:
     free = total = None
     try:
         usage = shutil.disk_usage(place.folder)
@@ -267,7 +220,7 @@ def _output(place: Place, num_runs: int) -> Output:
     )
 
 
-def _lines(place: Place) -> list[Line]:
+def _lines(place: OutputFolder) -> list[Line]:
     """All runs of an output: those of jobs, and those that belong to none."""
     works = {run.id: run for run in place.works.list()}
     lines, mine = [], set[str]()

@@ -10,8 +10,9 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from dataprep import __version__
+from dataprep.service.board import Board
 from dataprep.service.state import State
-from dataprep.service.web import access, api, pages
+from dataprep.service.web import access, api, jobs, pages, telemetry
 from dataprep.service.web.events import Events
 from dataprep.service.web.security import Guard
 from dataprep.service.web.sessions import Sessions, Tries
@@ -47,7 +48,8 @@ def create_app(settings: Settings, launch: Callable[[str], None] | None = None) 
         title="dataprep", version=__version__, docs_url=None, redoc_url=None, openapi_url="/api/v1/openapi.json"
     )
     app.state.settings, app.state.launch = settings, launch
-    app.state.state = State(lambda: settings.outputs)
+    board = Board(settings.jobs, (*settings.allowed, *settings.outputs))
+    app.state.state = State(settings.outputs, board)
     app.state.events = Events(app.state.state)
     app.state.sessions, app.state.tries = Sessions(settings.token), Tries()
     app.add_middleware(Guard, settings=settings, sessions=app.state.sessions, tries=app.state.tries)
@@ -56,6 +58,9 @@ def create_app(settings: Settings, launch: Callable[[str], None] | None = None) 
     app.include_router(access.router)
     app.include_router(pages.router)
     app.include_router(api.router)
+    app.include_router(telemetry.router)
+    app.include_router(jobs.pages)
+    app.include_router(jobs.api)
     app.mount("/static", Static(directory=STATIC), name="static")
     return app
 

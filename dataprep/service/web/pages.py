@@ -50,6 +50,7 @@ def overview(request: Request) -> Response:
     seen = state_of(request).seen()
     bad = latest_bad(seen.lines)
     done = [line for line in seen.lines if line.state == "published"]
+    coming = sorted((job for job in seen.jobs if job.next and job.paused is None), key=lambda job: job.next[0])
     return page(
         request,
         "overview.html",
@@ -60,6 +61,9 @@ def overview(request: Request) -> Response:
         num_bad=len(bad),
         done=done[:SHOWN],
         num_done=len(done),
+        jobs=seen.jobs,
+        next=coming[:SHOWN],
+        broken=[job for job in seen.jobs if job.problem][:SHOWN],
     )
 
 
@@ -97,7 +101,9 @@ def run(request: Request, output: str, run: str) -> Response:
     if place is None or detail is None:
         raise HTTPException(404, "There is no such run here; its folder may have been removed.")
     line = next((line for line in state.seen().lines if line.output == output and line.run == run), None)
-    return page(request, "run.html", section="runs", detail=detail, line=line, place=place, record=None, log="")
+    return page(
+        request, "run.html", section="runs", detail=detail, line=line, place=place, record=None, log="", version=""
+    )
 
 
 @router.get("/runs/{output}/{job}/{number:int}")
@@ -109,8 +115,20 @@ def job_run(request: Request, output: str, job: str, number: Annotated[int, Path
         raise HTTPException(404, "There is no such run of this job; the records of the oldest are removed.")
     detail: RunDetail | None = place.works.detail(record.work) if record.work else None
     line = next((x for x in state.seen().lines if (x.output, x.job, x.number) == (output, job, number)), None)
-    log = tail(log_path(Versions(place.folder / job), number))
-    return page(request, "run.html", section="runs", detail=detail, line=line, place=place, record=record, log=log)
+    versions = Versions(place.folder / job)
+    version = "" if record.version is None else str(versions.version(record.version))
+    log = tail(log_path(versions, number))
+    return page(
+        request,
+        "run.html",
+        section="runs",
+        detail=detail,
+        line=line,
+        place=place,
+        record=record,
+        log=log,
+        version=version,
+    )
 
 
 def state_of(request: Request) -> State:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -118,6 +119,7 @@ def templates() -> Environment:
         rate=rate,
         plain=plain,
         json=as_json,
+        at=at,
     )
     env.globals.update(static=static)
     return env
@@ -163,6 +165,12 @@ def when(value: str | datetime | None) -> str:
     """2026-11-21 15:49 UTC; a dash where nobody knows."""
     moment = _moment(value)
     return NOBODY_KNOWS if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def at(value: str | None, zone: str = "UTC") -> str:
+    """Sun 22 Nov 2026, 02:30, as clocks of a time zone show it; a dash where nobody knows."""
+    moment = _moment(value)
+    return NOBODY_KNOWS if moment is None else f"{moment.astimezone(ZoneInfo(zone)):%a %d %b %Y, %H:%M}"
 
 
 def ago(value: str | datetime | None) -> str:
