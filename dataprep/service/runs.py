@@ -7,6 +7,7 @@ read each time. Links are not followed: a folder of users may hold one to a file
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -251,24 +252,35 @@ def _utc(path: Path) -> str:
 
 def read_plain(path: Path, most: int = 64 << 20) -> bytes:
     """The first bytes of a plain file; b"" of a link, a pipe, or what is not there."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return b""
-    with open(fd, "rb") as file:
-        return file.read(most) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    with _plain(path) as fd:
+        return _read_at(fd, 0, most) if fd is not None else b""
 
 
 def tail(path: Path, most: int = TAIL_BYTES) -> str:
     """The last lines of a plain file; "" of a link, a pipe, or what is not there."""
+    with _plain(path) as fd:
+        if fd is None:
+            return ""
+        size = os.fstat(fd).st_size
+        text = _read_at(fd, max(0, size - most), most).decode(errors="replace")
+    return text if size <= most else text.partition("\n")[2]
+
+
+def _read_at(fd: int, start: int, most: int) -> bytes:
+    with open(fd, "rb", closefd=False) as file:
+        file.seek(start)
+        return file.read(most)
+
+
+@contextlib.contextmanager
+def _plain(path: Path) -> Iterator[int | None]:
+    """A plain file, open while the block runs; None: it is something else, or not to be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
-        return ""
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return ""
-        size = os.fstat(fd).st_size
-        file.seek(max(0, size - most))
-        text = file.read(most).decode(errors="replace")
-    return text if size <= most else text.partition("\n")[2]
+        yield None
+        return
+    try:
+        yield fd if stat.S_ISREG(os.fstat(fd).st_mode) else None
+    finally:
+        os.close(fd)

@@ -50,7 +50,7 @@ def create_app(settings: Settings, launch: Callable[[str], None] | None = None) 
     app.state.settings, app.state.launch = settings, launch
     board = Board(settings.jobs, (*settings.allowed, *settings.outputs))
     app.state.state = State(settings.outputs, board)
-    app.state.events = Events(app.state.state)
+    app.state.events, app.state.counters = Events(app.state.state), telemetry.Counters()
     app.state.sessions, app.state.tries = Sessions(settings.token), Tries()
     app.add_middleware(Guard, settings=settings, sessions=app.state.sessions, tries=app.state.tries)
     app.add_exception_handler(HTTPException, _http_problem)

@@ -30,19 +30,27 @@ router = APIRouter(include_in_schema=False)
 CONTENT_TYPE = "text/plain; version=0.0.4"
 
 Sample = tuple[dict[str, str], float]
+Key = tuple[str, str, str]
+
+NOTHING = Tally(units_done=0, source_bytes=0, num_documents=0, num_tokens=0, num_text_bytes=0)
 
 
 @router.get("/metrics")
 def serve_metrics(request: Request) -> PlainTextResponse:
     """All there is to measure, now."""
-    return PlainTextResponse(text(state_of(request).seen()), media_type=CONTENT_TYPE)
+    return PlainTextResponse(text(state_of(request).seen(), request.app.state.counters), media_type=CONTENT_TYPE)
 
 
-def text(seen: Seen) -> str:
-    """The metrics of all that was seen."""
+def text(seen: Seen, counters: Counters) -> str:
+    """The metrics of all that was seen.
+
+    Args:
+        seen: all of it.
+        counters: of this server.
+    """
     own = "".join(_family(*family) for family in (*_of_outputs(seen.outputs.values()), *_of_jobs(seen.jobs)))
-    progress = [line.progress for line in seen.lines if line.is_going and line.progress is not None]
-    return own + _merged(metrics.text(state, _done(state)) for state in _newest(progress))
+    going = counters.of(line.progress for line in seen.going if line.progress is not None)
+    return own + _merged(metrics.text(state, done) for state, done in going)
 
 
 def _of_outputs(outputs: Iterable[Output]) -> Iterator[tuple[str, str, list[Sample]]]:
@@ -89,18 +97,31 @@ def _family(name: str, what: str, samples: list[Sample]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _newest(states: Iterable[RunState]) -> list[RunState]:
-    """Of states of one recipe, which two outputs may hold, the newest: labels have to differ."""
-    found: dict[tuple[str, str, str], RunState] = {}
-    for state in sorted(states, key=lambda each: each.updated):
-        found[state.corpus, state.tokenizer, state.recipe_digest[: metrics.DIGEST]] = state
-    return list(found.values())
+class Counters:
+    """What drivers did, as counters that never fall, though a driver may take a little back."""
+
+    def __init__(self) -> None:
+        self._most: dict[Key, tuple[str, Tally]] = {}
+
+    def of(self, states: Iterable[RunState]) -> list[tuple[RunState, Tally]]:
+        """Each run that goes on, and what its driver did; of runs of one recipe in two outputs, the newest."""
+        found = {_key(state): state for state in sorted(states, key=lambda each: each.updated)}
+        most = {}
+        for key, state in found.items():
+            started, before = self._most.get(key, ("", NOTHING))
+            most[key] = (state.started, _done(state, before if started == state.started else NOTHING))
+        self._most = most
+        return [(state, most[key][1]) for key, state in found.items()]
 
 
-def _done(state: RunState) -> Tally:
+def _key(state: RunState) -> Key:
+    return state.corpus, state.tokenizer, state.recipe_digest[: metrics.DIGEST]
+
+
+def _done(state: RunState, before: Tally) -> Tally:
     """What the driver itself did, without what was done when it began."""
-    now = state.model_dump() | {"source_bytes": state.source_bytes_done}
-    return Tally(**{name: max(0, now[name] - before) for name, before in state.earlier.model_dump().items()})
+    now, earlier = state.model_dump() | {"source_bytes": state.source_bytes_done}, state.earlier.model_dump()
+    return Tally(**{name: max(least, now[name] - earlier[name]) for name, least in before.model_dump().items()})
 
 
 def _merged(texts: Iterable[str]) -> str:
