@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -74,3 +76,78 @@ def test_an_added_token_of_characters_that_are_no_bytes(make_tokenizer, byte_jso
     ids = [104, 256, 105]
 
     assert decoder.texts([np.array(ids)]) == [decoder.text(ids)]
+
+
+# --- pieces
+
+
+def test_pieces_joined_are_the_text(trained, decoder):
+    """Token by token, also where a token is a part of a character, and where two pages of a document meet."""
+    texts = [text for text in NASTY if "\u2581" not in text]
+    for text, ids in zip(texts, trained.ids(texts), strict=True):
+        pieces = decoder.pieces(ids)
+        assert len(pieces) == len(ids)
+        assert b"".join(pieces).decode() == text
+        for cut in {1, len(ids) // 2, max(0, len(ids) - 1)}:
+            assert [*decoder.pieces(ids[:cut]), *decoder.pieces(ids[cut:], not cut)] == pieces
+
+
+def test_pieces_of_any_tokens_are_their_text(trained, decoder):
+    """Bytes that are no UTF-8 read as one replacement character, or one for each: libraries differ in that."""
+    random = np.random.default_rng(2)
+    size = define(trained.type, trained.path).vocab_size
+    for length in (1, 2, 3, 50, 2000):
+        ids = random.integers(-1, size + 1, length).tolist()
+        pieces = decoder.pieces(ids)
+        assert len(pieces) == length
+        found, text = b"".join(pieces).decode("utf-8", "replace"), decoder.text(ids)
+        assert re.sub("\ufffd+", "\ufffd", found) == re.sub("\ufffd+", "\ufffd", text)
+
+
+def test_a_character_of_several_tokens_is_shared_by_them(make_tokenizer, byte_json):
+    decoder = Decoder(define("HuggingFaceTokenizer", make_tokenizer()))
+
+    assert decoder.pieces([*"a\u4e2d".encode(), 257, 1000]) == [b"a", b"\xe4", b"\xb8", b"\xad", b"<eod>", b"<1000>"]
+    assert decoder.has(257)
+    assert not decoder.has(1000)
+
+
+LLAMA = [
+    {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+    {"type": "ByteFallback"},
+    {"type": "Fuse"},
+    {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer_decoder", "tokens", "expected"),
+    [
+        (
+            {"type": "Sequence", "decoders": LLAMA},
+            ["\u2581", "\u2581two", "<0xE4>", "<0xB8>", "<0xAD>", "\u2581x"],
+            [b"", b" two", b"\xe4", b"\xb8", b"\xad", b" x"],
+        ),
+        (
+            {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True},
+            ["\u2581two", "\u2581words", "<0xE4>"],
+            [b"two", b" words", b"<0xE4>"],
+        ),
+        (
+            {"type": "WordPiece", "prefix": "##", "cleanup": True},
+            ["two", "##fold", "words", "."],
+            [b"two", b"fold", b" words", b"."],
+        ),
+        (None, ["two", "words"], [b"two", b" words"]),
+    ],
+    ids=["as Llama-2", "Metaspace", "WordPiece", "no decoder"],
+)
+def test_pieces_by_the_decoders_of_other_tokenizers(make_tokenizer, byte_json, tokenizer_decoder, tokens, expected):
+    vocab = {text: number for number, text in enumerate(dict.fromkeys(tokens))}
+    model = {"type": "WordLevel", "vocab": vocab, "unk_token": tokens[0]}
+    folder = make_tokenizer(eos=None, added_tokens=[], post_processor=None, decoder=tokenizer_decoder, model=model)
+    decoder = Decoder(define("HuggingFaceTokenizer", folder))
+    ids = [vocab[token] for token in tokens]
+
+    assert decoder.pieces(ids) == expected
+    assert b"".join(expected).decode() == decoder.text(ids)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from functools import cached_property, partial
 from itertools import groupby
@@ -19,6 +21,12 @@ if TYPE_CHECKING:
 SPACE = "\u2581"
 """What SentencePiece, and a tokenizer.json made from it, writes for a space."""
 
+
+BYTE = re.compile("<0x([0-9A-F]{2})>")
+"""What both write for a byte that no other token holds."""
+
+WINDOW = 8
+"""Tokens before one that may decide how it reads, where only the tokenizer itself knows how its tokens are joined."""
 
 UNKNOWN, ORDINARY, SPECIAL = range(3)
 
@@ -42,6 +50,7 @@ class Decoder:
     _decode: Callable[[list[int]], str]
     _decode_many: Callable[[list[list[int]]], list[str]]
     _is_joined = False  # whether a text is the bytes of its tokens, and no more
+    _is_spaced = False  # whether it is their texts with `SPACE` and `BYTE` read, but for a space at the start
 
     def __init__(self, definition: Definition) -> None:
         self._size = definition.vocab_size
@@ -50,13 +59,17 @@ class Decoder:
             model = definition.sentencepiece
             self._token, self._decode, self._decode_many = model.id_to_piece, model.decode, model.decode
             self._specials = set(definition.specials.values())  # of which its own decode shows nothing
+            self._is_spaced, self._has_bytes = True, True
         else:
             import tokenizers
 
             tokenizer = tokenizers.Tokenizer.from_str(definition.text("encode"))
             self._token, self._decode = tokenizer.id_to_token, partial(tokenizer.decode, skip_special_tokens=False)
             self._decode_many = partial(tokenizer.decode_batch, skip_special_tokens=False)
-            self._is_joined = (definition.config.get("decoder") or {}).get("type") == "ByteLevel"
+            decoder = definition.config.get("decoder") or {}
+            words = json.dumps(decoder, ensure_ascii=False)
+            self._is_joined = decoder.get("type") == "ByteLevel"
+            self._is_spaced, self._has_bytes = SPACE in words, '"ByteFallback"' in words
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of consecutive tokens."""
@@ -87,8 +100,57 @@ class Decoder:
 
         Source: huggingface/tokenizers, pre_tokenizers/byte_level.rs, `decode_chain`.
         """
-        tokens = [self._token(number) or "" for number in range(self._size)]
-        return [bytes(map(BYTES.__getitem__, text)) if BYTES.keys() >= set(text) else text.encode() for text in tokens]
+        return [self._bytes(number) for number in range(self._size)]
+
+    def pieces(self, ids: Sequence[int], begins: bool = True) -> list[bytes]:
+        """What each of consecutive tokens is of their text, as UTF-8; one may hold a part of a character.
+
+        Joined they are what `text` gives, as long as that is text. Where only the tokenizer itself knows how its tokens
+        are joined (WordPiece), a token is what it adds to the `WINDOW` before it.
+
+        Args:
+            ids: the tokens.
+            begins: whether a document begins with them: some tokenizers leave out the space before its first word.
+        """
+        kinds = {number: self._kind(number) for number in set(ids)}
+        found: list[bytes] = []
+        for kind, run in groupby(ids, key=kinds.__getitem__):
+            numbers = list(run)
+            if kind != "ordinary":
+                found += [self.text([number]).encode() for number in numbers]
+            elif self._is_joined or self._is_spaced:
+                pieces = [self._bytes(number) for number in numbers]
+                found += self._without_space(numbers, pieces) if self._is_spaced and (begins or found) else pieces
+            else:
+                found += self._added(numbers)
+        return found
+
+    def _bytes(self, number: int) -> bytes:
+        token = self._token(number) or ""
+        if self._is_joined:
+            return bytes(map(BYTES.__getitem__, token)) if BYTES.keys() >= set(token) else token.encode()
+        byte = BYTE.fullmatch(token) if self._has_bytes else None
+        return bytes.fromhex(byte[1]) if byte else token.replace(SPACE, " ").encode()
+
+    def _without_space(self, numbers: list[int], pieces: list[bytes]) -> list[bytes]:
+        """The same without the spaces at the start that the tokenizer's own decode leaves out."""
+        count = next((i for i, piece in enumerate(pieces) if piece.strip(b" ")), len(pieces))
+        count += count < len(pieces) and _is_whole(pieces[count])
+        drop = len(b"".join(pieces[:count])) - len(self._decode(numbers[:count]).encode()) if count else 0
+        found = []
+        for piece in pieces:
+            cut = min(max(0, drop), len(piece) - len(piece.lstrip(b" ")))
+            found.append(piece[cut:])
+            drop -= cut
+        return found
+
+    def _added(self, numbers: list[int]) -> list[bytes]:
+        found = []
+        for i, number in enumerate(numbers):
+            before = numbers[max(0, i - WINDOW) : i]
+            old, new = self._decode(before) if before else "", self._decode([*before, number])
+            found.append((new[len(old) :] if new.startswith(old) else self.piece(number)).encode())
+        return found
 
     def knows(self, ids: npt.NDArray[Any]) -> bool:
         """Whether the tokenizer has all of these tokens."""
@@ -113,7 +175,20 @@ class Decoder:
         token = None if self._kind(number) == "unknown" else self._token(number)
         return token.replace(SPACE, " ") if token is not None and SPACE in token else self.text([number])
 
+    def has(self, number: int) -> bool:
+        """Whether the tokenizer has this token."""
+        return self._kind(number) != "unknown"
+
     def _kind(self, number: int) -> str:
         if not 0 <= number < self._size or self._token(number) is None:
             return "unknown"
         return "special" if number in self._specials else "ordinary"
+
+
+def _is_whole(data: bytes) -> bool:
+    """Whether these bytes are whole characters."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
