@@ -1,0 +1,248 @@
+"""One document, and one sample as Megatron trains on it, some tokens at a time, with their text and their source."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dataprep.errors import FormatError, SpecError
+from dataprep.indexed import bin_path, idx_path
+from dataprep.inspection.provenance import source_of
+from dataprep.inspection.windows import document_extent, documents_of, open_index, sequence_extent
+from dataprep.samples import SampleOrder, Sampling, part_range, plan_samples, read_lengths
+from dataprep.service.viewing.kept import Kept, stamp
+from dataprep.service.viewing.listing import AbsentError
+from dataprep.service.viewing.readings import DocumentView, Origin, SamplePiece, SampleView, Token
+from dataprep.service.viewing.tokens import Readers
+
+if TYPE_CHECKING:
+    from dataprep.indexed import Index
+    from dataprep.service.viewing.answers import Pair
+    from dataprep.service.viewing.details import Details
+    from dataprep.service.viewing.listing import Dataset, Datasets
+    from dataprep.service.viewing.tokens import Reader
+
+TOKENS = 2000
+"""Tokens of a page."""
+
+MOST_TOKENS = 10_000
+"""That may be asked for at once."""
+
+MOST_BYTES = 1 << 27
+"""Of memory for the order of one training's samples: 16 million sequences. Two such orders are kept."""
+
+MOST_SEQUENCES = 1 << 24
+"""Of a pair whose samples are drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What a pair is read with."""
+
+    pair: Pair
+    index: Index
+    reader: Reader | None
+    notes: list[str]
+
+
+class Documents:
+    """The documents of datasets.
+
+    Args:
+        datasets: which there are.
+        details: what is known of them.
+    """
+
+    def __init__(self, datasets: Datasets, details: Details) -> None:
+        self._datasets, self._details = datasets, details
+        self._readers = Readers()
+        self._orders: Kept[SampleOrder] = Kept(2)
+        self._one_order = threading.Lock()
+
+    def document(self, dataset: Dataset, number: int, first: int = 0, count: int = TOKENS) -> DocumentView:
+        """Some tokens of a document.
+
+        Args:
+            dataset: which.
+            number: of the document, from 0.
+            first: token of it to begin with.
+            count: tokens, at most.
+
+        Raises:
+            AbsentError: there is no such document, or it has no such token.
+            FormatError: the pair is damaged.
+        """
+        place, pair_number = dataset.pair_of(number)
+        source = self._open(dataset, place)
+        extent = document_extent(source.index, pair_number)
+        if not 0 <= first < max(1, extent.num_tokens):
+            raise AbsentError(f"no such token: document {number:,} has tokens 0 to {extent.num_tokens - 1:,}")
+        tokens, text = _read(source.reader, extent.read(max(0, first - 1), count + (first > 0)).tolist(), first > 0)
+        return DocumentView(
+            dataset=dataset.id,
+            number=number,
+            num_documents=dataset.num_documents,
+            prefix=source.pair.path,
+            pair_number=pair_number,
+            num_tokens=extent.num_tokens,
+            num_bytes=extent.num_tokens * extent.dtype.itemsize,
+            first_token=first,
+            tokens=tokens,
+            text=None if text is None else text.decode("utf-8", "backslashreplace"),
+            num_text_bytes=None if text is None else len(text),
+            source=self._origin(dataset, place, pair_number),
+            notes=tuple(source.notes),
+        )
+
+    def sample(
+        self, dataset: Dataset, place: int, number: int, sampling: Sampling, window: tuple[int, int] = (0, TOKENS)
+    ) -> SampleView:
+        """Some tokens of the very sample that Megatron's GPTDataset would train on.
+
+        Args:
+            dataset: which.
+            place: of the pair, from 0: Megatron draws the samples of each by themselves.
+            number: of the sample, in the order of the training.
+            sampling: what of the training decides its samples.
+            window: token of the sample to begin with, and how many.
+
+        Raises:
+            AbsentError: there is no such pair, sample or token.
+            SpecError: a training that Megatron would not begin, or one whose order takes too much memory here.
+            FormatError: the pair is damaged.
+        """
+        if not 0 <= place < len(dataset.pairs):
+            raise AbsentError(f"no such pair: {dataset.folder.name} has pairs 0 to {len(dataset.pairs) - 1}")
+        source = self._open(dataset, place)
+        order = self._order(source.index, sampling)
+        if not 0 <= number < len(order):
+            raise AbsentError(f"no such sample: {sampling.part} has samples 0 to {len(order) - 1:,}")
+        first, count = window
+        if not 0 <= first <= sampling.seq_length:
+            raise AbsentError(f"no such token: a sample has tokens 0 to {sampling.seq_length:,}")
+        found = order.pieces(number)
+        ends = np.cumsum(found[:, 2])
+        starts = ends - found[:, 2]
+        shown = np.flatnonzero((ends > first) & (starts < first + count))
+        documents = documents_of(source.index, found[shown, 0])
+        pieces = []
+        for i, document in zip(shown.tolist(), documents.tolist(), strict=True):
+            skip = max(0, first - int(starts[i]))
+            wanted = min(int(ends[i]), first + count) - int(starts[i]) - skip
+            pieces.append(self._piece(dataset, place, source, found[i].tolist(), (document, skip, wanted)))
+        return SampleView(
+            dataset=dataset.id,
+            number=number,
+            num_samples=len(order),
+            num_epochs=order.num_epochs,
+            pair=place,
+            num_pairs=len(dataset.pairs),
+            prefix=source.pair.path,
+            seq_length=sampling.seq_length,
+            seed=sampling.seed,
+            split=sampling.split,
+            part=sampling.part,
+            wanted=sampling.num_samples,
+            first_token=first,
+            num_tokens=sampling.seq_length + 1,
+            num_pieces=len(found),
+            pieces=tuple(pieces),
+            notes=tuple(source.notes),
+        )
+
+    def _piece(
+        self, dataset: Dataset, place: int, source: _Source, found: list[int], shown: tuple[int, int, int]
+    ) -> SamplePiece:
+        sequence, begin, count = found
+        document, skip, wanted = shown
+        extent, first = sequence_extent(source.index, sequence), begin + skip
+        tokens, text = _read(source.reader, extent.read(max(0, first - 1), wanted + (first > 0)).tolist(), first > 0)
+        return SamplePiece(
+            document=source.pair.first_document + document,
+            sequence=sequence,
+            first_token=begin,
+            num_tokens=count,
+            num_sequence_tokens=extent.num_tokens,
+            first_shown=skip,
+            tokens=tokens,
+            text=None if text is None else text.decode("utf-8", "backslashreplace"),
+            source=self._origin(dataset, place, document),
+        )
+
+    def _open(self, dataset: Dataset, place: int) -> _Source:
+        """A pair, and what reads its tokens; what is missing is noted."""
+        pair, notes = dataset.pairs[place], list[str]()
+        prefix = Path(pair.path)
+        files = bin_path(prefix), idx_path(prefix)
+        for path in files:
+            self._datasets.check_inside(path, dataset.output_id)
+        index = open_index(prefix)
+        stated = pair.entry.files.bin_bytes, pair.entry.files.idx_bytes
+        if index.num_documents != pair.entry.num_documents or _sizes(files) != stated:
+            notes.append(f"These are not the files that the manifest speaks of; run: dataprep verify {prefix}")
+        manifest = self._details.manifest(dataset.manifests[place], dataset.output_id)
+        reader, why = self._readers.find(manifest.tokenizer)
+        return _Source(pair, index, reader, [*notes, *([why] if why else [])])
+
+    def _origin(self, dataset: Dataset, place: int, number: int) -> Origin | None:
+        """Where document `number` of a pair came from."""
+        path = dataset.manifests[place]
+        manifest = self._details.manifest(path, dataset.output_id)
+        before = dataset.pairs[place].first_document - dataset.pairs[dataset.manifests.index(path)].first_document
+        found = source_of(manifest, before + number)
+        if found is None:
+            return None
+        return Origin(
+            file=found["file"],
+            first_record=found["first_row"] + 1,
+            last_record=found["last_row"] + 1,
+            corpus=found["corpus"],
+            url=found.get("url"),
+            origin=found.get("origin"),
+        )
+
+    def _order(self, index: Index, sampling: Sampling) -> SampleOrder:
+        def make() -> SampleOrder:
+            with self._one_order:
+                _check_size(index, sampling)
+                return SampleOrder(index, sampling)
+
+        return self._orders.get((stamp(index.path), sampling), make)
+
+
+def _check_size(index: Index, sampling: Sampling) -> None:
+    """See that the order of samples fits into the memory that a server has for it.
+
+    Raises:
+        SpecError: it does not, or there is no such part.
+    """
+    prefix = index.path.with_suffix("")
+    refusal = SpecError(
+        f"the order of these samples takes too much memory for a page; ask for one with: dataprep inspect {prefix} "
+        f"--sample N --seq-length {sampling.seq_length} --seed {sampling.seed}"
+    )
+    if len(index.sequence_lengths) > MOST_SEQUENCES:
+        raise refusal
+    start, stop = part_range(index, sampling.split, sampling.part)
+    tokens = int(read_lengths(index, start, stop).sum(dtype=np.int64))
+    if plan_samples((start, stop), tokens, sampling.seq_length, sampling.num_samples).num_bytes > MOST_BYTES:
+        raise refusal
+
+
+def _read(reader: Reader | None, ids: list[int], has_before: bool) -> tuple[tuple[Token, ...], bytes | None]:
+    """Tokens and their text; the first id only says what comes before them, where there is something."""
+    before = ids.pop(0) if has_before else None
+    if reader is None:
+        return tuple(Token(id=number, kind="id") for number in ids), None
+    return reader.tokens(ids, before)
+
+
+def _sizes(files: tuple[Path, Path]) -> tuple[int, int]:
+    try:
+        return files[0].stat().st_size, files[1].stat().st_size
+    except OSError as error:
+        raise FormatError(f"cannot read {error.filename}: {error.strerror}") from error
