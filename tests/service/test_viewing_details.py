@@ -45,7 +45,7 @@ def test_a_dataset_is_what_its_manifest_says(shelf, datasets, details):
 def test_a_version_is_the_sum_of_its_parts(shelf, tmp_path):
     copy = shelf.copy(tmp_path / "copy")
     take_lease(Versions(copy.output / "nightly"), "2", "<b>training</b>")
-    datasets = Datasets({"o": copy.output})
+    datasets = Datasets(lambda: {"o": copy.output})
     found = Details(datasets).of(datasets.find("o~nightly"))
 
     assert found.row.version == 2
@@ -58,7 +58,7 @@ def test_a_version_is_the_sum_of_its_parts(shelf, tmp_path):
 
 def test_a_part_that_cannot_be_read_is_said(shelf, tmp_path):
     copy = shelf.copy(tmp_path / "copy")
-    datasets = Datasets({"o": copy.output})
+    datasets = Datasets(lambda: {"o": copy.output})
     version = datasets.find("o~nightly")
     version.manifests[0].write_text("{}")
     found = Details(datasets).of(version)
@@ -76,7 +76,7 @@ def test_a_proof_that_failed_is_no_proof(shelf, tmp_path):
     problem = {"code": "x", "severity": "error", "message": "m", "fix": "f", "place": {}, "symptom": "s"}
     manifest["verification"]["reports"][-1] |= {"ok": False, "problems": [problem]}
     path.write_text(json.dumps(manifest))
-    datasets = Datasets({"o": copy.output})
+    datasets = Datasets(lambda: {"o": copy.output})
     found = Details(datasets).of(datasets.find(f"o~{shelf.many}"))
 
     assert not found.is_verified

@@ -28,13 +28,13 @@ def test_datasets_are_listed_with_their_figures(shelf, datasets):
     files = (shelf.output / shelf.plain).iterdir()
     assert plain.num_bytes == sum(path.stat().st_size for path in files if path.suffix in (".bin", ".idx"))
     assert (nightly.kind, nightly.version, nightly.num_versions) == ("versions", 2, 2)
-    assert (nightly.num_documents, nightly.corpus, nightly.tokenizer) == (6, "inbox", "bpe")
+    assert (nightly.num_documents, nightly.corpus, nightly.tokenizer) == (6, "inbox", plain.tokenizer)
 
 
 def test_versions_are_listed_newest_first_with_who_uses_them(shelf, tmp_path):
     copy = shelf.copy(tmp_path / "copy")
     lease = take_lease(Versions(copy.output / "nightly"), "1", "training 7")
-    page = Datasets({"o": copy.output}).versions("o~nightly")
+    page = Datasets(lambda: {"o": copy.output}).versions("o~nightly")
 
     assert [(row.version, row.is_current, row.num_parts, row.num_documents) for row in page.versions] == [
         (2, True, 2, 6),
@@ -106,7 +106,7 @@ def test_links_are_not_followed(shelf, tmp_path):
     manifest["number"] = 3
     manifest["parts"][0]["folder"] = os.path.relpath(outside, version)
     (version / "manifest.json").write_text(json.dumps(manifest))
-    found = Datasets({"o": copy.output})
+    found = Datasets(lambda: {"o": copy.output})
     rows = {row.name: row for row in found.page().datasets}
 
     assert "link" not in rows
@@ -122,7 +122,7 @@ def test_a_name_in_a_manifest_leads_nowhere(shelf, tmp_path):
     manifest = json.loads(path.read_text())
     manifest["prefixes"][0]["name"] = "../../outside/secret"
     path.write_text(json.dumps(manifest))
-    found = Datasets({"o": copy.output})
+    found = Datasets(lambda: {"o": copy.output})
 
     with pytest.raises(FormatError, match="no manifest of a dataset"):
         found.find(f"o~{shelf.plain}")
@@ -136,7 +136,7 @@ def test_a_damaged_manifest_is_a_row_that_says_so(shelf, tmp_path, content):
     copy = shelf.copy(tmp_path / "copy")
     (copy.output / shelf.plain / "manifest.json").write_text(content)
     (copy.output / "nightly" / "v000002" / "manifest.json").write_text(content)
-    found = Datasets({"o": copy.output})
+    found = Datasets(lambda: {"o": copy.output})
     rows = {row.name: row for row in found.page().datasets}
 
     assert "manifest.json" in rows[shelf.plain].problem
@@ -148,7 +148,7 @@ def test_a_damaged_manifest_is_a_row_that_says_so(shelf, tmp_path, content):
 def test_what_appears_and_goes_is_seen(shelf, tmp_path, monkeypatch):
     monkeypatch.setattr("dataprep.service.viewing.listing.FRESH_SECONDS", 0.0)
     copy = shelf.copy(tmp_path / "copy")
-    found = Datasets({"o": copy.output, "empty": tmp_path / "nosuch"})
+    found = Datasets(lambda: {"o": copy.output, "empty": tmp_path / "nosuch"})
     assert found.page().num_datasets == 3
     (copy.output / shelf.many).rename(tmp_path / "gone")
     assert found.page().num_datasets == 2
@@ -177,7 +177,7 @@ def test_ten_thousand_versions_are_listed_within_a_second(shelf, tmp_path):
     for number in range(5000):
         (copy.output / f"many-{number}").mkdir()
         os.link(plain / "manifest.json", copy.output / f"many-{number}" / "manifest.json")
-    found = Datasets({"o": copy.output})
+    found = Datasets(lambda: {"o": copy.output})
 
     start = time.perf_counter()
     page, versions = found.page(), found.versions("o~nightly", 100)

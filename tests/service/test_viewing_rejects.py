@@ -89,8 +89,10 @@ def test_none_and_damaged_ones(tmp_path, path):
     with pytest.raises(AbsentError):
         read_rejects(tmp_path / "nosuch", 5)
     good = path.read_bytes().splitlines(keepends=True)[0]
-    path.write_bytes(b"no json\n[]\n{}\n\xff\n" + good)
-    assert numbers(read_rejects(path)) == [1]
+    half = good.replace(b'"x"', b'"\\ud800 x"')
+    path.write_bytes(b"no json\n[]\n{}\n\xff\n" + half)
+    page = read_rejects(path)
+    assert (numbers(page), page.rejects[0].content, page.num_damaged) == ([1], "\\ud800 x", 4)
     path.write_bytes(good + b"x" * (module.LINE_BYTES + 1))
     with pytest.raises(FormatError, match="damaged"):
         read_rejects(path)

@@ -7,6 +7,7 @@
     tokens      ids as pieces of text
     documents   one document, and one sample as Megatron trains on it, some tokens at a time
     rejects     records that became no documents, some at a time
+    viewer      all of it in one object
     kept        what was found out, for as long as the files are the same
     answers     the shapes of all of it
 

@@ -59,7 +59,8 @@ class VersionRow(Model):
     Attributes:
         id: names it in addresses.
         run: which run of the job made it.
-        num_parts, num_files: that it consists of; `added` files are new in it.
+        num_parts, num_files: that it consists of.
+        num_changed, num_vanished: files of the version before that had other contents, or were gone.
         leases: who uses it.
         problem: why there are no figures; empty where there are.
     """
@@ -71,7 +72,8 @@ class VersionRow(Model):
     run: int | None = None
     num_parts: int | None = None
     num_files: int | None = None
-    added: int | None = None
+    num_changed: int | None = None
+    num_vanished: int | None = None
     num_documents: int | None = None
     num_tokens: int | None = None
     num_bytes: int | None = None

@@ -155,7 +155,7 @@ class Details:
             (dataset.id, checksums), lambda: lengths.measure(prefixes, known, dataset.num_documents)
         )
         if found is None:
-            raise AbsentError(f"{dataset.folder.name} holds no documents")
+            raise AbsentError(f"{dataset.folder.name} holds no documents.")
         return found
 
     def sources(self, dataset: Dataset, number: int = 1) -> SourcePage:

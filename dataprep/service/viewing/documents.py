@@ -80,7 +80,7 @@ class Documents:
         source = self._open(dataset, place)
         extent = document_extent(source.index, pair_number)
         if not 0 <= first < max(1, extent.num_tokens):
-            raise AbsentError(f"no such token: document {number:,} has tokens 0 to {extent.num_tokens - 1:,}")
+            raise AbsentError(f"There is no such token: document {number} has tokens 0 to {extent.num_tokens - 1}.")
         tokens, text = _read(source.reader, extent.read(max(0, first - 1), count + (first > 0)).tolist(), first > 0)
         return DocumentView(
             dataset=dataset.id,
@@ -116,14 +116,14 @@ class Documents:
             FormatError: the pair is damaged.
         """
         if not 0 <= place < len(dataset.pairs):
-            raise AbsentError(f"no such pair: {dataset.folder.name} has pairs 0 to {len(dataset.pairs) - 1}")
+            raise AbsentError(f"There is no such pair: {dataset.folder.name} has pairs 0 to {len(dataset.pairs) - 1}.")
         source = self._open(dataset, place)
         order = self._order(source.index, sampling)
         if not 0 <= number < len(order):
-            raise AbsentError(f"no such sample: {sampling.part} has samples 0 to {len(order) - 1:,}")
+            raise AbsentError(f"There is no such sample: {sampling.part} has samples 0 to {len(order) - 1}.")
         first, count = window
         if not 0 <= first <= sampling.seq_length:
-            raise AbsentError(f"no such token: a sample has tokens 0 to {sampling.seq_length:,}")
+            raise AbsentError(f"There is no such token: a sample has tokens 0 to {sampling.seq_length}.")
         found = order.pieces(number)
         ends = np.cumsum(found[:, 2])
         starts = ends - found[:, 2]

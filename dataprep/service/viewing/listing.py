@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -25,7 +26,7 @@ from dataprep.versions import Versions, leases_of
 from dataprep.versions.folder import load_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from dataprep.manifest import Prefix
     from dataprep.versions import VersionManifest
@@ -90,24 +91,29 @@ class Dataset:
         for number, pair in enumerate(self.pairs):
             if 0 <= document - pair.first_document < pair.entry.num_documents:
                 return number, document - pair.first_document
-        there = f"documents 0 to {self.num_documents - 1:,}" if self.num_documents else "no documents"
-        raise AbsentError(f"no document {_short(document)}: {self.folder.name} holds {there}")
+        there = f"documents 0 to {self.num_documents - 1}" if self.num_documents else "no documents"
+        raise AbsentError(f"There is no such document: {self.folder.name} holds {there}.")
 
 
 class Datasets:
     """The datasets of some outputs.
 
     Args:
-        outputs: short id -> folder.
+        outputs: gives short id -> folder, as it is now.
     """
 
-    def __init__(self, outputs: Mapping[str, Path]) -> None:
-        self.outputs = {name: Path(os.path.abspath(folder)) for name, folder in outputs.items()}
+    def __init__(self, outputs: Callable[[], Mapping[str, Path]]) -> None:
+        self._outputs = outputs
         self._entries: Kept[dict[str, _Entry]] = Kept(64, FRESH_SECONDS)
         self._numbers: Kept[list[int]] = Kept(64, FRESH_SECONDS)
         self._mtimes: dict[tuple[str, str, int], int] = {}
         self._summaries: Kept[Summary] = Kept(20_000)
         self._versions: Kept[VersionManifest] = Kept(20_000)
+
+    @property
+    def outputs(self) -> dict[str, Path]:
+        """Short id -> folder."""
+        return {name: Path(os.path.abspath(folder)) for name, folder in self._outputs().items()}
 
     def page(self, number: int = 1, output: str | None = None) -> DatasetPage:
         """Some of the datasets, the newest first.
@@ -135,7 +141,7 @@ class Datasets:
         output, folder, version = self._parse(name)
         entry = self._entry(output, folder)
         if entry.kind != "versions" or version is not None:
-            raise AbsentError(f"{name} is one dataset, and has no versions")
+            raise AbsentError(f"{folder} is one dataset, and has no versions.")
         home = Versions(self.outputs[output] / folder)
         numbers = self._version_numbers(home)[::-1]
         first, pages = page_of(number, len(numbers))
@@ -167,7 +173,7 @@ class Datasets:
         numbers = self._version_numbers(versions) if entry.kind == "versions" else []
         if not numbers or (number is not None and number not in numbers):
             there = f"; the newest is {versions.version(numbers[-1]).name}" if numbers else ""
-            raise AbsentError(f"{folder} has no such version{there}")
+            raise AbsentError(f"{folder} has no such version{there}.")
         return self._find_version(output, versions, numbers[-1] if number is None else number)
 
     def summary(self, path: Path, output: str) -> Summary:
@@ -198,14 +204,18 @@ class Datasets:
         return found
 
     def check_inside(self, path: Path, output: str) -> None:
-        """See that a file lies in an output, wherever links lead.
+        """See that a file, or a folder, lies in an output, wherever links lead.
 
         Raises:
-            FormatError: it does not, or is not there.
+            FormatError: it does not, or is a pipe, which nobody could read to its end.
         """
         root = os.path.realpath(self.outputs[output])
         if not os.path.realpath(path).startswith(root.rstrip("/") + "/"):
             raise FormatError(f"{path} is a link to what lies elsewhere, and is not shown")
+        with contextlib.suppress(OSError):
+            mode = os.stat(path).st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise FormatError(f"{path} is neither a file nor a folder, and is not shown")
 
     def work(self, output: str, name: str) -> Path:
         """The folder of a run, by its name in ``work/``.
@@ -216,13 +226,13 @@ class Datasets:
         folder = self.outputs[self._checked(output)] / "work"
         if is_name(name) and not (folder / name).is_symlink() and (folder / name / "recipe.json").is_file():
             return folder / name
-        raise AbsentError("there is no such run, or not any more")
+        raise AbsentError("There is no such run here; its folder may have been removed.")
 
     # --- names
 
     def _checked(self, output: str) -> str:
         if output not in self.outputs:
-            raise AbsentError("there is no such output")
+            raise AbsentError("There is no such output folder.")
         return output
 
     def _parse(self, name: str) -> tuple[str, str, int | None]:
@@ -233,7 +243,7 @@ class Datasets:
 
     def _entry(self, output: str, folder: str) -> _Entry:
         if (found := self._listed(output).get(folder)) is None:
-            raise AbsentError("there is no such dataset, or not any more")
+            raise AbsentError("There is no such dataset here; it may have been removed.")
         return found
 
     def _listed(self, output: str) -> dict[str, _Entry]:
@@ -301,9 +311,10 @@ class Datasets:
             found = self._load_version(output, home, number)
         except DataprepError as error:
             return row.model_copy(update={"problem": str(error)})
-        counted = ("run", "num_files", "added", "num_documents", "num_tokens", "num_bytes", "created")
+        counted = ("run", "num_files", "num_documents", "num_tokens", "num_bytes", "created")
         values = {key: getattr(found, key) for key in counted}
-        return row.model_copy(update={**values, "num_parts": len(found.parts)})
+        lists = {"parts": found.parts, "changed": found.changed, "vanished": found.vanished}
+        return row.model_copy(update=values | {f"num_{name}": len(each) for name, each in lists.items()})
 
     def _load_version(self, output: str, home: Versions, number: int) -> VersionManifest:
         path = home.version(number) / "manifest.json"
@@ -370,12 +381,8 @@ def page_of(number: int, count: int, size: int = PAGE) -> tuple[int, int]:
     """
     pages = max(1, -(-count // size))
     if not 1 <= number <= pages:
-        raise AbsentError(f"no page {_short(number)}: there are pages 1 to {pages}")
+        raise AbsentError(f"There is no such page: there are pages 1 to {pages}.")
     return (number - 1) * size, pages
-
-
-def _short(number: int) -> str:
-    return f"{number:,}" if abs(number) < 1 << 63 else "of that number"
 
 
 def _can_be_named(name: str) -> bool:

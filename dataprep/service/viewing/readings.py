@@ -155,13 +155,15 @@ class RejectPage(Model):
         reason: only these; None: all.
         rejects: those from byte `position` of the file on.
         previous, next: where others begin; None: there are none, or with a `reason` nobody looked.
+        num_damaged: lines between them that are no rejects.
         num_bytes: of the file.
     """
 
     path: str
     reason: str | None
     position: int
-    rejects: tuple[Reject, ...]
-    previous: int | None
-    next: int | None
+    rejects: tuple[Reject, ...] = ()
+    previous: int | None = None
+    next: int | None = None
+    num_damaged: int = 0
     num_bytes: int

@@ -55,8 +55,8 @@ def read_rejects(path: Path, position: int = 0, reason: str | None = None) -> Re
             return _page(file, path, position, reason)
     except FileNotFoundError:
         if position:
-            raise AbsentError("there are no rejects, or not any more") from None
-        return RejectPage(path=str(path), reason=reason, position=0, rejects=(), previous=None, next=None, num_bytes=0)
+            raise AbsentError("There are no rejects, or not any more.") from None
+        return RejectPage(path=str(path), reason=reason, position=0, num_bytes=0)
     except OSError as error:
         raise FormatError(f"cannot read {path}: {error.strerror}") from error
 
@@ -64,17 +64,19 @@ def read_rejects(path: Path, position: int = 0, reason: str | None = None) -> Re
 def _page(file: BinaryIO, path: Path, position: int, reason: str | None) -> RejectPage:
     size = os.fstat(file.fileno()).st_size
     if not 0 <= position <= size or (position and os.pread(file.fileno(), 1, position - 1) != b"\n"):
-        raise AbsentError(f"no reject begins at byte {position} of {path}, which has {size:,}")
+        raise AbsentError(f"No reject begins there: {path} has {size} bytes.")
     file.seek(position)
     found: list[Reject] = []
-    here = position
+    here, damaged = position, 0
     while len(found) < REJECTS and here - position < MOST_BYTES:
         line = file.readline(LINE_BYTES)
         if not line.endswith(b"\n"):
             if len(line) == LINE_BYTES:
                 raise FormatError(f"{path} holds no rejects from byte {here} on; it is damaged")
             break  # the end, or what is being written
-        if (reject := _reject(line, here)) is not None and reason in (None, reject.reason):
+        reject = _reject(line, here)
+        damaged += reject is None
+        if reject is not None and reason in (None, reject.reason):
             found.append(reject)
         here += len(line)
     ahead = os.pread(file.fileno(), LINE_BYTES, here)
@@ -86,6 +88,7 @@ def _page(file: BinaryIO, path: Path, position: int, reason: str | None) -> Reje
         rejects=tuple(found),
         previous=_before(file, position) if position and reason is None else None,
         next=here if more else None,
+        num_damaged=damaged,
         num_bytes=size,
     )
 
@@ -94,9 +97,15 @@ def _reject(line: bytes, position: int) -> Reject | None:
     """One line; None: it is damaged."""
     try:
         value: dict[str, Any] = json.loads(line)
-        return Reject(position=position, **{name: value[name] for name in Reject.model_fields if name != "position"})
-    except (ValueError, KeyError, TypeError):
+        known = {name: _text(value[name]) for name in Reject.model_fields if name != "position"}
+        return Reject(position=position, **known)
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def _text(value: Any) -> Any:
+    """The same, without half characters, which nothing can write."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _before(file: BinaryIO, position: int) -> int:
