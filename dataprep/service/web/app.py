@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -12,7 +13,8 @@ from starlette.staticfiles import StaticFiles
 from dataprep import __version__
 from dataprep.service.board import Board
 from dataprep.service.state import State
-from dataprep.service.web import access, api, jobs, pages, telemetry
+from dataprep.service.viewing.viewer import Viewer
+from dataprep.service.web import access, api, datasets, datasets_api, jobs, pages, telemetry
 from dataprep.service.web.events import Events
 from dataprep.service.web.security import Guard
 from dataprep.service.web.sessions import Sessions, Tries
@@ -51,11 +53,14 @@ def create_app(settings: Settings, launch: Callable[[str], None] | None = None) 
     board = Board(settings.jobs, (*settings.allowed, *settings.outputs))
     app.state.state = State(settings.outputs, board)
     app.state.events, app.state.counters = Events(app.state.state), telemetry.Counters()
+    app.state.viewer = Viewer(lambda: {name: Path(seen.path) for name, seen in app.state.state.seen().outputs.items()})
     app.state.sessions, app.state.tries = Sessions(settings.token), Tries()
     app.add_middleware(Guard, settings=settings, sessions=app.state.sessions, tries=app.state.tries)
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _validation_problem)
     app.include_router(access.router)
+    app.include_router(datasets.router)  # before those whose paths may stand for anything
+    app.include_router(datasets_api.router)
     app.include_router(pages.router)
     app.include_router(api.router)
     app.include_router(telemetry.router)

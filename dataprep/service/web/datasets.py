@@ -1,0 +1,221 @@
+"""The pages of datasets: which there are, all that is known of one, its documents, samples and rejects."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from urllib.parse import quote, urlencode
+
+from fastapi import APIRouter, HTTPException, Query
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from dataprep.errors import DataprepError, SpecError
+from dataprep.samples import SEED, SPLIT, Sampling
+from dataprep.service.viewing.documents import TOKENS
+from dataprep.service.viewing.listing import AbsentError
+from dataprep.service.web.drawing import HEIGHT, WIDTH, bars, spans
+from dataprep.service.web.pages import Number
+from dataprep.service.web.showing import page, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dataprep.service.viewing.listing import Dataset
+    from dataprep.service.viewing.readings import RejectPage
+    from dataprep.service.viewing.viewer import Viewer
+
+T = TypeVar("T")
+
+router = APIRouter(include_in_schema=False)
+
+SEQ_LENGTH = 4096
+"""Of a training whose samples are shown, where nobody says."""
+
+Place = Annotated[int, Query(ge=0, le=1 << 53)]
+"""A token, or a byte, of something long."""
+
+
+def viewer_of(request: Request) -> Viewer:
+    """What the server knows of datasets."""
+    found: Viewer = request.app.state.viewer
+    return found
+
+
+def asked(make: Callable[[], T]) -> T:
+    """What somebody asked for.
+
+    Raises:
+        HTTPException: 404, it is not there; 422, it makes no sense; 409, the files are damaged.
+    """
+    try:
+        return make()
+    except DataprepError as error:
+        code = 404 if isinstance(error, AbsentError) else 422 if isinstance(error, SpecError) else 409
+        raise HTTPException(code, plain(str(error))) from error
+
+
+def whole(text: str) -> int:
+    """A number of an address; -1, which nothing has, for what is none."""
+    return int(text) if re.fullmatch(r"\d{1,15}", text, re.ASCII) else -1
+
+
+@router.get("/datasets")
+def datasets(request: Request, output: str = "", number: Number = 1) -> Response:
+    """All datasets, a page of them at a time."""
+    viewer = viewer_of(request)
+    found = asked(lambda: viewer.datasets.page(number, output or None))
+    return page(
+        request,
+        "datasets.html",
+        section="datasets",
+        found=found,
+        output=output,
+        outputs=viewer.datasets.outputs,
+        address=f"/datasets?{urlencode({'output': output})}&page=" if output else "/datasets?page=",
+    )
+
+
+@router.get("/datasets/{name}")
+def dataset(request: Request, name: str, number: Number = 1) -> Response:
+    """One dataset, or one version; of a versioned dataset its versions."""
+    viewer = viewer_of(request)
+    found = asked(lambda: viewer.datasets.find(name))
+    if found.version is not None and found.id != name:
+        listed = asked(lambda: viewer.datasets.versions(name, number))
+        users = [f"v{row.version}: {user}" for row in listed.versions for user in row.leases]
+        return page(request, "versions.html", section="datasets", listed=listed, users=users, **_home(found))
+    detail = asked(lambda: viewer.details.of(found))
+    try:
+        lengths, why = viewer.details.lengths(found), ""
+    except DataprepError as error:
+        lengths, why = None, str(error)
+    drawn = {"bars": bars(lengths.bins) if lengths else [], "width": WIDTH, "height": HEIGHT}
+    shown = {"detail": detail, "lengths": lengths, "why": why, **drawn, **_home(found)}
+    return page(request, "dataset.html", section="datasets", **shown)
+
+
+@router.get("/datasets/{name}/files")
+def files(request: Request, name: str, number: Number = 1) -> Response:
+    """The source files of a dataset."""
+    viewer = viewer_of(request)
+    found = asked(lambda: viewer.datasets.find(name))
+    listed = asked(lambda: viewer.details.sources(found, number))
+    return page(request, "sources.html", section="datasets", listed=listed, **_home(found))
+
+
+@router.get("/datasets/{name}/documents")
+def search(request: Request, name: str, number: str = "0") -> Response:
+    """To the document whose number was written."""
+    found = asked(lambda: viewer_of(request).datasets.find(name))
+    return RedirectResponse(f"{_home(found)['home']}/documents/{quote(number.strip() or '0', safe='')}", 303)
+
+
+@router.get("/datasets/{name}/documents/{number}")
+def document(request: Request, name: str, number: str, first: Place = 0) -> Response:
+    """One document, as text and as tokens."""
+    viewer = viewer_of(request)
+    found = asked(lambda: viewer.datasets.find(name))
+    view = asked(lambda: viewer.documents.document(found, whole(number), first))
+    pieces = spans(view.tokens, view.first_token)
+    steps = _steps(view.first_token, view.num_tokens)
+    return page(request, "document.html", section="datasets", view=view, pieces=pieces, steps=steps, **_home(found))
+
+
+@router.get("/datasets/{name}/samples")
+def choose(request: Request, name: str) -> Response:
+    """To the sample of the training that was described."""
+    found = asked(lambda: viewer_of(request).datasets.find(name))
+    said = {key: value for key, value in request.query_params.items() if value}
+    number = said.pop("number", "0")
+    return RedirectResponse(f"{_home(found)['home']}/samples/{quote(number.strip(), safe='')}?{urlencode(said)}", 303)
+
+
+@router.get("/datasets/{name}/samples/{number}")
+def sample(  # noqa: PLR0913 - what decides a sample
+    request: Request,
+    name: str,
+    number: str,
+    seq_length: Annotated[int, Query(ge=1, le=1 << 20)] = SEQ_LENGTH,
+    seed: Annotated[int, Query(ge=0, lt=1 << 32)] = SEED,
+    split: str = SPLIT,
+    part: str = "train",
+    wanted: Annotated[int | None, Query(ge=1, le=1 << 53)] = None,
+    pair: Annotated[int, Query(ge=0, le=1 << 53)] = 0,
+    first: Place = 0,
+) -> Response:
+    """One sample as Megatron trains on it, or why it has none."""
+    viewer = viewer_of(request)
+    found = asked(lambda: viewer.datasets.find(name))
+    chosen: dict[str, Any] = {"seq_length": seq_length, "seed": seed, "split": split, "part": part}
+    context = {**chosen, "wanted": wanted, "pair": pair, "number": whole(number)}
+    query = urlencode({key: value for key, value in {**chosen, "wanted": wanted, "pair": pair}.items() if value})
+    shown = {**_home(found), "context": context, "query": query, "parts": ("train", "valid", "test")}
+    try:
+        sampling = Sampling(**chosen, num_samples=wanted)
+        view = viewer.documents.sample(found, pair, whole(number), sampling, (first, TOKENS))
+    except AbsentError as error:
+        raise HTTPException(404, plain(str(error))) from error
+    except SpecError as error:
+        shown |= {"view": None, "why": str(error), "retry": urlencode({**chosen, "split": "1,0,0", "part": "train"})}
+        return page(request, "sample.html", 422, section="datasets", **shown)
+    except DataprepError as error:
+        raise HTTPException(409, plain(str(error))) from error
+    pieces = [spans(piece.tokens, piece.first_token + piece.first_shown) for piece in view.pieces]
+    shown |= {"view": view, "why": "", "pieces": pieces, "steps": _steps(view.first_token, view.num_tokens)}
+    return page(request, "sample.html", section="datasets", **shown)
+
+
+@router.get("/datasets/{name}/rejects")
+def rejects(request: Request, name: str, part: Place = 0, position: Place = 0, reason: str = "") -> Response:
+    """Records that became no documents of a dataset."""
+    viewer = viewer_of(request)
+    found = asked(lambda: viewer.datasets.find(name))
+    listed = asked(lambda: viewer.rejects(found, part, position, reason or None))
+    detail = asked(lambda: viewer.details.of(found))
+    home = _home(found)
+    crumbs = [("/datasets", "Datasets"), (home["home"], home["label"])]
+    about = {"counts": detail.rejects, "parts": detail.num_parts, "part": part}
+    return _rejects(request, listed, f"{home['home']}/rejects", {"section": "datasets", "crumbs": crumbs, **about})
+
+
+@router.get("/runs/{output}/{run}/rejects")
+def run_rejects(request: Request, output: str, run: str, position: Place = 0, reason: str = "") -> Response:
+    """Records that became no documents of a run, as far as they are merged."""
+    listed = asked(lambda: viewer_of(request).run_rejects(output, run, position, reason or None))
+    home = f"/runs/{quote(output, safe='')}/{quote(run, safe='')}"
+    crumbs = [("/runs", "Runs"), (home, run)]
+    about = {"counts": {}, "parts": 0, "part": 0}
+    return _rejects(request, listed, f"{home}/rejects", {"section": "runs", "crumbs": crumbs, **about})
+
+
+def _rejects(request: Request, listed: RejectPage, address: str, shown: dict[str, Any]) -> Response:
+    said = {"part": shown["part"], "reason": listed.reason}
+    query = urlencode({key: value for key, value in said.items() if value})
+    narrow = f"{address}?{urlencode({'part': shown['part']})}&" if shown["part"] else f"{address}?"
+    more = f"{address}?{query}&position=" if query else f"{address}?position="
+    return page(request, "rejects.html", listed=listed, address=address, narrow=narrow, more=more, **shown)
+
+
+def _home(found: Dataset) -> dict[str, Any]:
+    """Where the pages of a dataset are, and what it is called there."""
+    name = found.folder.name if found.version is None else found.folder.parent.name
+    base = f"/datasets/{quote(f'{found.output_id}~{name}', safe='~')}"
+    return {
+        "found": found,
+        "home": f"/datasets/{quote(found.id, safe='~')}",
+        "label": name if found.version is None else f"{name} v{found.version.number}",
+        "versions_home": base if found.version is not None else None,
+        "name": name,
+    }
+
+
+def _steps(first: int, count: int) -> dict[str, int | None]:
+    """Where the pages of something long begin; None: there is no such page."""
+    last = max(0, count - 1) // TOKENS * TOKENS
+    return {
+        "first": 0 if first else None,
+        "previous": max(0, first - TOKENS) if first else None,
+        "next": first + TOKENS if first + TOKENS < count else None,
+        "last": last if first + TOKENS < count else None,
+    }
