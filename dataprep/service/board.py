@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 SLOTS = 5
 """Next times that are shown."""
+
+LOOK_SECONDS = 10.0
+"""How often a page looks whether a job names what lies elsewhere; a run looks itself."""
 
 JobState = Literal["running", "paused", "due", "waiting", "by hand", "broken"]
 
@@ -99,6 +103,7 @@ class Board:
         self._lock = threading.Lock()
         self._loaded: tuple[Any, list[Job], list[JobView]] = (None, [], [])
         self._views: dict[str, tuple[Any, JobView]] = {}
+        self._definitions: dict[str, tuple[Any, float, str, str]] = {}
 
     def jobs(self) -> list[Job]:
         """The jobs that can be run, as far as their outputs go."""
@@ -125,6 +130,21 @@ class Board:
         if away := outside(job, self._allowed):
             raise SpecError(_away(away))
         return job
+
+    def definition(self, name: str) -> tuple[str, str]:
+        """The YAML of a job as it was understood, see `text_of`, and why the job cannot be run, or ""; a bit old.
+
+        To find that out takes long: all files that the job names are looked at.
+        """
+        found = self._definitions.get(name)
+        stamp, now = self._load()[0], time.monotonic()
+        if found is None or found[0] != stamp or now - found[1] > LOOK_SECONDS:
+            try:
+                text, problem = text_of(self.find(name)), ""
+            except SpecError as error:
+                text, problem = "", str(error)
+            found = self._definitions[name] = (stamp, now, text, problem)
+        return found[2], found[3]
 
     def _load(self) -> tuple[Any, list[Job], list[JobView]]:
         if self.folder is None:

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from dataprep.errors import OutputError, SpecError
-from dataprep.service.board import JobView, text_of
+from dataprep.service.board import JobView
 from dataprep.service.ingesting import dataset_of
 from dataprep.service.records import RunRecord, pause, resume
 from dataprep.service.state import Line, pick
@@ -78,12 +78,8 @@ def jobs_page(request: Request) -> Response:
 @pages.get("/jobs/{name}")
 def job_page(request: Request, name: Name, said: str = "") -> Response:
     """One job."""
-    view = _view(request, name)
-    lines, text = history(request, view), ""
-    try:
-        text = text_of(state_of(request).board.find(name))
-    except SpecError as error:
-        view = view if view.problem else view.model_copy(update={"problem": str(error)})
+    view, text = _defined(request, name)
+    lines = history(request, view)
     can_launch = request.app.state.launch is not None
     told = SAID.get(said, "")
     return page(
@@ -116,12 +112,10 @@ def jobs(request: Request) -> list[JobView]:
 @api.get("/{name}", responses=answers(404))
 def job(request: Request, name: Name) -> JobDetail:
     """One job."""
-    view, text, records = _view(request, name), "", list[RunRecord]()
+    view, text = _defined(request, name)
     place = state_of(request).place(view.output)
-    if place is not None:
-        text = text_of(state_of(request).board.find(name)) if not view.problem else ""
-        records = place.records(name)[: -HISTORY - 1 : -1]
-    return JobDetail(job=view, text=text, runs=records)
+    records = place.records(name) if place is not None else []
+    return JobDetail(job=view, text=text, runs=records[: -HISTORY - 1 : -1])
 
 
 @api.post("/{name}/{action}", status_code=202, responses=answers(403, 404, 409, 413))
@@ -167,6 +161,15 @@ def _launch(request: Request, view: JobView, action: Action) -> None:
 def history(request: Request, view: JobView) -> list[Line]:
     """The runs of a job, the newest first."""
     return pick(state_of(request).seen().lines, job=view.name, output=view.output) if view.output else []
+
+
+def _defined(request: Request, name: str) -> tuple[JobView, str]:
+    """A job, and its YAML; also looks whether it names what lies elsewhere."""
+    view = _view(request, name)
+    text, problem = state_of(request).board.definition(name)
+    if problem and not view.problem:
+        view = view.model_copy(update={"problem": problem, "state": "broken"})
+    return view, text
 
 
 def _view(request: Request, name: str) -> JobView:

@@ -99,6 +99,7 @@ def make_server(app: FastAPI) -> Server:
         "lifespan": "on",
         "limit_concurrency": CONNECTIONS,
         "backlog": BACKLOG,
+        "timeout_keep_alive": int(HEAD_SECONDS) + 1,  # ours is the one that counts
         "timeout_graceful_shutdown": STOP_SECONDS,
         "server_header": False,
         "access_log": False,
