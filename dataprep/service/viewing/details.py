@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from dataprep.manifest import DatasetManifest, Span
+    from dataprep.service.viewing.answers import Check
     from dataprep.service.viewing.listing import Datasets
     from dataprep.service.viewing.summaries import Summary
 
@@ -86,7 +87,7 @@ class Details:
             raise FormatError(f"{dataset.folder} has no parts")
         known = [part.summary for part in parts if part.summary is not None]
         newest = self.manifest(parts[-1].manifest, dataset.output_id)
-        checks = [check for summary in known for check in summary.checks]
+        checks = [check for part in parts for check in _checks(part, dataset.version is not None)]
         checks.sort(key=lambda check: not check.problems)
         totals = Counter[str]()
         for summary in known:
@@ -239,6 +240,14 @@ def _row(part: _Part) -> PartRow:
         created=summary.created,
         is_verified=summary.is_verified,
     )
+
+
+def _checks(part: _Part, is_part: bool) -> list[Check]:
+    """What `verify` said; the pairs of several parts have one name."""
+    found = part.summary.checks if part.summary is not None else ()
+    if not is_part:
+        return list(found)
+    return [check.model_copy(update={"prefix": f"{part.manifest.parent.name}/{check.prefix}"}) for check in found]
 
 
 def _sources(manifest: DatasetManifest, numbers: range, begin: int) -> list[SourceRow]:

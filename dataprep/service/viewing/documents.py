@@ -93,7 +93,7 @@ class Documents:
             first_token=first,
             tokens=tokens,
             text=None if text is None else text.decode("utf-8", "backslashreplace"),
-            num_text_bytes=None if text is None else len(text),
+            num_text_bytes=None if text is None else sum(map(_num_bytes, tokens)),
             source=self._origin(dataset, place, pair_number),
             notes=tuple(source.notes),
         )
@@ -239,6 +239,13 @@ def _read(reader: Reader | None, ids: list[int], has_before: bool) -> tuple[tupl
     if reader is None:
         return tuple(Token(id=number, kind="id") for number in ids), None
     return reader.tokens(ids, before)
+
+
+def _num_bytes(token: Token) -> int:
+    """Of the text of a document that a token is; a special one is none."""
+    if token.kind == "special":
+        return 0
+    return len((token.text or "").encode()) if token.hex is None else len(bytes.fromhex(token.hex))
 
 
 def _sizes(files: tuple[Path, Path]) -> tuple[int, int]:

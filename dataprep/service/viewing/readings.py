@@ -52,7 +52,7 @@ class DocumentView(Model):
         first_token: of it that is shown, from 0.
         tokens: these.
         text: of these; None where no tokenizer is at hand.
-        num_text_bytes: of this text, as UTF-8.
+        num_text_bytes: of this text, as UTF-8, without special tokens.
         source: None: nobody knows.
         notes: what a person should know besides.
     """

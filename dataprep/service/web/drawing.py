@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from dataprep.meters import short_number
 from dataprep.service.web.showing import plain
 
 if TYPE_CHECKING:
@@ -22,7 +21,10 @@ WIDTH, HEIGHT = 720, 200
 COLOURS = 6
 """Of tokens, one after the other; a token is told from its neighbours by its edges, too."""
 
-NAMED = 12
+MOST_WIDTH = 44.0
+"""Of a bar: two or three look lost otherwise."""
+
+NAMED = 7
 """Bars that have a name below them, at most."""
 
 
@@ -31,7 +33,8 @@ class Bar:
     """One bin: where its bars stand, and what is said of it.
 
     Attributes:
-        x, width: of the place for both bars; each has half of it.
+        middle: of the bin; the bars are left and right of it.
+        width: of each bar.
         documents, tokens: heights of the bars.
         share_documents, share_tokens: 0 to 1.
         name: below it; empty where there is no room.
@@ -39,7 +42,7 @@ class Bar:
         bin: what was counted.
     """
 
-    x: float
+    middle: float
     width: float
     documents: float
     tokens: float
@@ -60,13 +63,13 @@ def bars(bins: Sequence[Bin]) -> list[Bar]:
     for number, (each, (of_documents, of_tokens)) in enumerate(zip(bins, shares, strict=True)):
         found.append(
             Bar(
-                x=round(number * step, 2),
-                width=round(step, 2),
+                middle=round((number + 0.5) * step, 2),
+                width=round(min(0.4 * step, MOST_WIDTH), 2),
                 documents=_height(of_documents, most),
                 tokens=_height(of_tokens, most),
                 share_documents=of_documents,
                 share_tokens=of_tokens,
-                name=short_number(each.first).strip() if number % every == 0 else "",
+                name=f"{each.first:,}" if number % every == 0 else "",
                 lengths=f"{each.first:,} to {each.last:,}" if each.last > each.first else f"{each.first:,}",
                 bin=each,
             )
@@ -86,7 +89,19 @@ def spans(tokens: Iterable[Token], first: int = 0) -> Markup:
         tokens: in their order.
         first: number of the first one, in its document.
     """
-    return Markup("").join(_span(token, first + place) for place, token in enumerate(tokens))
+    found, parts, num_bytes = [], list[Markup](), 0
+    for place, token in enumerate(tokens):
+        span = _span(token, first + place)
+        if token.hex is None or token.character is None:
+            found.append(span)
+            continue
+        parts.append(span)  # of one character, which stands above them
+        num_bytes += len(bytes.fromhex(token.hex))
+        if num_bytes >= len(token.character.encode()):
+            above = escape(plain(token.character))
+            found.append(Markup("<ruby>{}<rt>{}</rt></ruby>").format(Markup("").join(parts), above))
+            parts, num_bytes = [], 0
+    return Markup("").join([*found, *parts])
 
 
 def _span(token: Token, number: int) -> Markup:

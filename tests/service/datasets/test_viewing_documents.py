@@ -48,7 +48,7 @@ def test_tokens_joined_are_the_document(shelf, datasets, documents):
         assert view.text == text + "<|endoftext|>"
         assert joined(view.tokens).decode() == view.text
         assert view.tokens[-1].kind == "special"
-        assert view.num_text_bytes == len(view.text.encode())
+        assert view.num_text_bytes == len(text.encode())
         assert (view.num_tokens, view.num_bytes) == (len(view.tokens), 2 * len(view.tokens))
         assert view.notes == ()
 
