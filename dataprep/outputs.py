@@ -53,7 +53,9 @@ def status(output: Path) -> list[dict[str, Any]]:
 
 
 def unlock(output: Path) -> list[dict[str, Any]]:
-    """Take the claims of all runs below an output folder from whoever holds them; removes nothing.
+    """Take the claims of all runs, and of versioned datasets, below an output folder from whoever holds them.
+
+    Removes nothing.
 
     Returns:
         Each of them: ``work``, its folder, ``holder``, who had it, and ``is_alive``: whether that is a process of this
@@ -63,7 +65,8 @@ def unlock(output: Path) -> list[dict[str, Any]]:
         OutputError: the file system refuses.
     """
     taken = []
-    for folder in sorted(Path(os.path.abspath(output)).glob("work/*/claim")):
+    root = Path(os.path.abspath(output))
+    for folder in sorted([*root.glob("work/*/claim"), *root.glob("*/claim")]):
         claim = look(folder)
         if not claim.is_free:
             with Claim(folder, wait=True, ttl_seconds=0):

@@ -102,10 +102,9 @@ def list_(
     if what == "datasets":
         from dataprep.outputs import datasets
 
-        found: list[dict[str, Any]] = datasets(output)
+        found: list[dict[str, Any]] = [*datasets(output), *_versions(output)]
         lines = [
-            f"{d['prefix']}{_more(d['prefixes'])}  {d['num_documents']:,} documents  {d['num_tokens']:,} tokens  "
-            f"{d['created']}"
+            f"{d['prefix']}{_more(d)}  {d['num_documents']:,} documents  {d['num_tokens']:,} tokens  {d['created']}"
             for d in found
         ]
     elif what in ("corpora", "tokenizers"):
@@ -119,5 +118,21 @@ def list_(
         print_lines(lines or [f"no {what} here"])
 
 
-def _more(prefixes: list[str]) -> str:
-    return f" and {len(prefixes) - 1:,} more" if len(prefixes) > 1 else ""
+def _versions(output: Path) -> list[dict[str, Any]]:
+    """The newest version of each versioned dataset."""
+    from dataprep.prefixes import find_prefixes
+    from dataprep.versions import versioned
+
+    found = []
+    for versions in versioned(output):
+        version = versions.load(versions.numbers()[-1])
+        folder = versions.version(version.number)
+        entry = {"prefix": str(folder), "prefixes": list(map(str, find_prefixes(folder))), "version": version.number}
+        keys = ("corpus", "tokenizer", "num_documents", "num_tokens", "created")
+        found.append(entry | {key: getattr(version, key) for key in keys})
+    return found
+
+
+def _more(entry: dict[str, Any]) -> str:
+    count = len(entry["prefixes"]) - 1
+    return f" and {count:,} more" if count and "version" not in entry else ""

@@ -18,7 +18,7 @@ from dataprep.service import schedule
 from dataprep.service.ingesting import dataset_of
 from dataprep.service.jobs import find_job, load_jobs
 from dataprep.service.places import outside
-from dataprep.service.records import paused, read_records
+from dataprep.service.records import RECENT, paused, read_records
 from dataprep.service.running import now
 from dataprep.storage import make_folder
 
@@ -94,7 +94,7 @@ class Daemon:
             versions = dataset_of(job)
             if paused(versions) is not None:
                 return False
-            if schedule.due(job, read_records(versions), self._clock(), job.created) is None:
+            if schedule.due(job, read_records(versions, RECENT), self._clock(), job.created) is None:
                 return False
             if away := outside(job, self._allowed):
                 raise _away(job, away)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 KEPT = 1000
 """Records of a job that are kept; older ones go."""
 
+RECENT = 50
+"""Records that say what is due."""
+
 Trigger = Literal["schedule", "hand", "retry"]
 State = Literal["running", "published", "unchanged", "failed", "interrupted", "skipped", "lost"]
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from dataprep import versions as versioned
 from dataprep.claims import Claim
-from dataprep.errors import BusyError, DataprepError, LostClaimError, OutputError
+from dataprep.errors import BusyError, DataprepError, LostClaimError, OutputError, SpecError
 from dataprep.service import schedule
 from dataprep.service.ingesting import dataset_of, ingest
 from dataprep.service.notices import tell
-from dataprep.service.records import RunRecord, log_path, read_records, trim, utc, write_record
+from dataprep.service.records import RECENT, RunRecord, log_path, read_records, trim, utc, write_record
 from dataprep.storage import make_folder
 from dataprep.watcher import Silent
 
@@ -53,13 +53,16 @@ def run_job(
         How it went: a new version, nothing new, or skipped, because another one was at work or had been faster.
 
     Raises:
+        SpecError: the folder of the dataset is something else.
         DataprepError: it failed; that is recorded, and told.
     """
     versions, error = dataset_of(job), None
+    if versions.folder.is_symlink() or (versions.folder / "manifest.json").exists():
+        raise SpecError(f"{versions.folder} is something else than the dataset of a job; give the job another name")
     try:
         with Claim(versions.claim) as claim:
             record = _begin(job, claim.epoch, due, clock())
-            if due is not None and schedule.due(job, read_records(versions), clock(), job.created) != due:
+            if due is not None and schedule.due(job, read_records(versions, RECENT), clock(), job.created) != due:
                 return _skipped(record, "another run, which was faster", clock())
             record, error = _run(job, versions, claim, record, (watcher or Silent(), clock))
     except BusyError as busy:

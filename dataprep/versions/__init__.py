@@ -24,7 +24,7 @@ folders of older ones away first, so that a writer that was only asleep finds no
 from __future__ import annotations
 
 from dataprep.versions.changes import Changes, Pending, compare, part_request, recipe_of, renamed
-from dataprep.versions.folder import Versions
+from dataprep.versions.folder import Versions, versioned
 from dataprep.versions.leases import Lease, hold_lease, leases_of, release_lease, take_lease
 from dataprep.versions.manifest import VersionManifest, VersionPart
 from dataprep.versions.retention import Removed, retain
@@ -46,4 +46,5 @@ __all__ = [
     "renamed",
     "retain",
     "take_lease",
+    "versioned",
 ]

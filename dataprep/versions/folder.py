@@ -197,6 +197,14 @@ class Versions:
         return Path(os.path.normpath(self.version(0) / folder))
 
 
+def versioned(output: Path) -> list[Versions]:
+    """The versioned datasets in an output folder that have a version, by their names."""
+    with contextlib.suppress(FileNotFoundError):
+        found = (Versions(path) for path in sorted(Path(output).iterdir()) if not path.is_symlink() and path.is_dir())
+        return [versions for versions in found if versions.numbers()]
+    return []
+
+
 def load_version(path: Path) -> VersionManifest:
     """Read the ``manifest.json`` of a version.
 

@@ -10,18 +10,21 @@ from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
+from typer.testing import CliRunner
 
 import dataprep
 from dataprep import runner
 from dataprep.claims import Claim
-from dataprep.errors import DataprepError, LostClaimError, OutputError, SourceError
+from dataprep.cli import app
+from dataprep.errors import DataprepError, LostClaimError, OutputError, SourceError, SpecError
+from dataprep.outputs import unlock
 from dataprep.prefixes import find_prefixes
 from dataprep.service import ingesting
 from dataprep.service.ingesting import dataset_of, ingest
 from dataprep.service.jobs import load_job
 from dataprep.service.records import RunRecord, read_records
 from dataprep.service.running import run_job
-from dataprep.versions import Pending, Versions
+from dataprep.versions import Pending, Versions, versioned
 from dataprep.watcher import Silent
 
 
@@ -338,3 +341,41 @@ def test_the_log_says_what_happened(place):
     place.run()
     text = (place.versions.folder / "runs" / "000001.log").read_text()
     assert f"{place.versions.version(1)} is there: 1 new files, 1 documents, 5 tokens" in text
+
+
+def test_a_name_that_is_taken(place):
+    """By a dataset, or the link to the newest one of a corpus and a tokenizer."""
+    for make in (Path.mkdir, lambda path: path.symlink_to("elsewhere")):
+        place.versions.folder.parent.mkdir(exist_ok=True)
+        make(place.versions.folder)
+        if not place.versions.folder.is_symlink():
+            (place.versions.folder / "manifest.json").touch()
+        with pytest.raises(SpecError, match="give the job another name"):
+            place.run()
+        assert not (place.versions.folder / "claim").exists()
+        place.versions.folder.rename(place.root / make.__name__.strip("<>"))
+
+
+def test_versions_are_listed_beside_datasets(place):
+    place.land("1.jsonl", "one")
+    place.run()
+    place.land("2.jsonl", "two")
+    place.run()
+    (place.root / "data" / "empty").mkdir()
+    output = place.root / "data"
+    main = CliRunner().invoke(app, ["list", "datasets", "--output", str(output), "--json"], obj={})
+    (entry,) = json.loads(main.stdout)
+    assert (entry["prefix"], entry["version"]) == (str(place.versions.version(2)), 2)
+    assert (entry["num_documents"], len(entry["prefixes"])) == (2, 2)
+    shown = CliRunner().invoke(app, ["list", "datasets", "--output", str(output)], obj={}).stdout
+    assert f"{place.versions.version(2)}  2 documents  10 tokens  " in shown
+    assert [found.folder for found in versioned(output)] == [place.versions.folder]
+    assert versioned(output / "nothing") == []
+
+
+def test_unlock_takes_the_claim_of_a_dataset(place):
+    place.land("1.jsonl", "one")
+    with Claim(place.versions.claim):
+        (taken,) = unlock(place.root / "data")
+    assert taken["work"] == str(place.versions.folder)
+    assert place.run().state == "published"
