@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -48,9 +47,12 @@ def lease(
 
     Example: dataprep lease /shared/data/news -- bash -c 'train.sh --data-args-path $DATAPREP_VERSION/data_args.txt'
     """
-    from dataprep.versions import leases_of, release_lease, take_lease
+    from dataprep.versions import find_version, leases_of, release_lease, take_lease
 
-    versions, word = _named(dataset)
+    found = find_version(dataset)
+    if found is None:
+        raise SpecError(f"{dataset} is no versioned dataset: there are no versions in it, or beside it")
+    versions, word = found
     if sum(map(bool, (command, span, release))) > 1:
         raise SpecError("a command, --for and --release exclude each other; give one of them")
     if release is not None:
@@ -62,23 +64,9 @@ def lease(
     elif command:
         raise typer.Exit(_run(versions, word, command, who))
     else:
-        found = leases_of(versions)
-        _show(versions, found, as_json)
-        note("" if found or as_json else f"nobody has a lease of {versions.folder}")
-
-
-def _named(dataset: str) -> tuple[Versions, str]:
-    """The versioned dataset, and the version, that somebody names."""
-    from dataprep.versions import Versions
-
-    path = Path(os.path.abspath(dataset))
-    if path.name == "current" or re.fullmatch(r"v\d+", path.name):
-        found, word = Versions(path.parent), path.name
-    else:
-        found, word = Versions(path), "current"
-    if not found.numbers():
-        raise SpecError(f"{dataset} is no versioned dataset: there are no versions in {found.folder}")
-    return found, word
+        leases = leases_of(versions)
+        _show(versions, leases, as_json)
+        note("" if leases or as_json else f"nobody has a lease of {versions.folder}")
 
 
 def _span(text: str) -> timedelta:

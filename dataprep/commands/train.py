@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,9 +11,12 @@ import typer
 from dataprep.commands.app import JsonOption, app, note, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dataprep.train.job import Job
     from dataprep.train.preflight import Finding
     from dataprep.train.program import Program
+    from dataprep.versions import Versions
 
 
 @app.command()
@@ -87,6 +91,7 @@ def train(
     from dataprep.train.backends import render
     from dataprep.train.launchers import find_launcher
     from dataprep.train.request import Asked, resolve
+    from dataprep.versions import hold_lease
     from dataprep.watcher import Progress
 
     starter = find_launcher(launcher)
@@ -139,7 +144,22 @@ def train(
             typer.echo(text, nl=False)
         note(*(f"afterwards, {what}: {command}" for what, command in program.after))
         return
-    raise typer.Exit(starter.launch(job, program))
+    with contextlib.ExitStack() as stack:
+        for versions, version in _versions([*asked.words, *asked.valid, *asked.test]):
+            if launcher == "local":
+                held = stack.enter_context(hold_lease(versions, version, f"training {job.output}"))
+                note(f"{versions.version(held.version)} is kept while this runs")
+            else:
+                note(f"retention may remove the version; to keep it: dataprep lease {versions.folder} --for 30d")
+        raise typer.Exit(starter.launch(job, program))
+
+
+def _versions(words: Sequence[str]) -> list[tuple[Versions, str]]:
+    """The versioned datasets among what a training reads."""
+    from dataprep.versions import find_version
+
+    found = (find_version(word.rpartition("=")[0] or word) for word in words)
+    return [each for each in found if each is not None]
 
 
 def _given(**values: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ folders of older ones away first, so that a writer that was only asleep finds no
 from __future__ import annotations
 
 from dataprep.versions.changes import Changes, Pending, compare, part_request, recipe_of, renamed
-from dataprep.versions.folder import Versions, versioned
+from dataprep.versions.folder import Versions, find_version, versioned
 from dataprep.versions.leases import Lease, hold_lease, leases_of, release_lease, take_lease
 from dataprep.versions.manifest import VersionManifest, VersionPart
 from dataprep.versions.retention import Removed, retain
@@ -38,6 +38,7 @@ __all__ = [
     "VersionPart",
     "Versions",
     "compare",
+    "find_version",
     "hold_lease",
     "leases_of",
     "part_request",

@@ -205,6 +205,20 @@ def versioned(output: Path) -> list[Versions]:
     return []
 
 
+def find_version(text: str) -> tuple[Versions, str] | None:
+    """The versioned dataset, and the version as `Versions.find` takes it, that people mean by a path; None: neither.
+
+    Args:
+        text: the folder of the dataset, which stands for its newest version, of a version, or ``current``; or the file
+            in one for Megatron's --data-args-path.
+    """
+    path = Path(os.path.abspath(text))
+    path = path.parent if path.name == DATA_ARGS else path
+    word = path.name if re.fullmatch(r"current|v\d+", path.name) else ""
+    found = Versions(path.parent if word else path)
+    return (found, word or "current") if found.numbers() else None
+
+
 def load_version(path: Path) -> VersionManifest:
     """Read the ``manifest.json`` of a version.
 

@@ -8,10 +8,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from dataprep.claims import Claim
+from dataprep.cli import app
+from dataprep.errors import SpecError
 from dataprep.versions import VersionManifest, Versions, leases_of
 
 
@@ -26,23 +30,28 @@ def versions(tmp_path: Path) -> Versions:
     return versions
 
 
-def _lease(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
+def _lease(*words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dataprep", "lease", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def _here(*words: object) -> Any:
+    """The command in this process."""
+    words = ("--quiet", "lease", *words) if words[-1] == "--json" else ("lease", *words)
+    return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
 
 
 def test_for_a_time_and_ended_by_hand(versions):
-    taken = _lease(versions.folder / "v1", "--for", "12h", "--who", "run 42")
-    assert (taken.returncode, taken.stderr) == (0, "")
+    taken = _here(versions.folder / "v1", "--for", "12h", "--who", "run 42")
+    assert (taken.exit_code, taken.stderr) == (0, "")
     name, path = taken.stdout.split("  ")[:2]
     assert path == str(versions.version(1))
-    listed = json.loads(_lease(versions.folder, "--json").stdout)
+    listed = json.loads(_here(versions.folder, "--json").stdout)
     assert [(each["id"], each["version"], each["who"]) for each in listed] == [(name, 1, "run 42")]
-    assert _lease(versions.folder, "--release", name).stderr == f"lease {name} has ended\n"
-    gone = _lease(versions.folder, "--release", name)
-    assert (gone.returncode, gone.stdout) == (2, "")
-    assert "has no lease" in gone.stderr
-    assert _lease(versions.folder).stderr == f"nobody has a lease of {versions.folder}\n"
+    assert _here(versions.folder, "--release", name).stderr == f"lease {name} has ended\n"
+    with pytest.raises(SpecError, match="has no lease"):
+        _here(versions.folder, "--release", name)
+    assert _here(versions.folder).stderr == f"nobody has a lease of {versions.folder}\n"
 
 
 def test_around_a_command(versions):
@@ -80,10 +89,9 @@ def test_told_to_end_it_tells_the_command(versions):
         (["..", "--for", "1h"], "is no versioned dataset"),
     ],
 )
-def test_a_bad_request(versions, words, said):
-    done = _lease(*words, cwd=versions.folder)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_bad_request(versions, words, said, monkeypatch):
+    monkeypatch.chdir(versions.folder)
+    with pytest.raises(SpecError, match=said):
+        _here(*words)
     assert leases_of(versions) == []
     assert os.listdir(versions.folder / "leases") == [] if versions.leases.exists() else True
