@@ -96,6 +96,73 @@ def status(found: list[dict[str, Any]]) -> Iterable[str]:
         yield "  ".join(parts)
 
 
+def jobs(found: list[dict[str, Any]]) -> Iterator[str]:
+    """One line for each job: its name, how it is, when it runs next, how its last run went."""
+    width = max((len(entry["name"]) for entry in found), default=0)
+    for entry in found:
+        if "error" in entry:
+            yield f"{entry['name']:<{width}}  wrong    {entry['error']}"
+            continue
+        parts = [f"{entry['name']:<{width}}", f"{entry['state']:<7}"]
+        if entry["next"] and not entry["paused"]:
+            parts.append(f"next {_clock(entry['next'][0])}")
+        if entry["last"]:
+            parts.append(f"last {_ended(entry['last'])}")
+        yield "  ".join(parts)
+
+
+def job(entry: dict[str, Any], runs: list[dict[str, Any]]) -> Iterator[str]:
+    """What `summaries.summary` gives of a job, and its newest runs."""
+    version, stopped = entry["version"], entry["paused"]
+    when = f"{entry['schedule']}  in {entry['time_zone']}" if entry["schedule"] else "only by hand"
+    rows = {
+        "job": f"{entry['name']}: {entry['state']}",
+        "corpus": "  ".join(entry["corpus"]),
+        "tokenizer": entry["tokenizer"],
+        "schedule": when,
+        "next": ", ".join(_clock(slot) for slot in entry["next"]),
+        "paused": f"since {_clock(stopped['since'])} by {stopped['who']} {stopped['why']}".strip() if stopped else "",
+        "dataset": entry["dataset"],
+        "version": f"v{version['number']:06d}, {_counted(version)}" if version else "there is none yet",
+    }
+    yield from table({name: text for name, text in rows.items() if text})
+    if runs:
+        yield "runs"
+        yield from (f"  {line}" for line in history(runs))
+
+
+def history(records: list[dict[str, Any]]) -> Iterator[str]:
+    """One line for each run of jobs."""
+    for record in records:
+        what = "hand" if record["slot"] is None else f"{record['trigger']} for {_clock(record['slot'])}"
+        attempt = f", attempt {record['attempt']}" if record["attempt"] > 1 else ""
+        number = f"run {record['run']}" if record["run"] else "no run"
+        yield f"{_clock(record['started'])}  {record['job']}  {number}  {what}{attempt}  {ended(record)}"
+
+
+def ended(record: dict[str, Any]) -> str:
+    """How a run of a job is, or was."""
+    said = record["state"]
+    if record["version"] is not None:
+        said += f" v{record['version']:06d}, {_counted(record)} new"
+    if record["files_waiting"]:
+        said += f", {record['files_waiting']:,} files may still be written to"
+    if record["holder"]:
+        said += f": {record['holder']} is at work"
+    if record["error"]:
+        said += f": {record['error']}"
+    return f"{said}; again {_clock(record['retry_at'])}" if record["retry_at"] else said
+
+
+def _ended(record: dict[str, Any]) -> str:
+    version = f" v{record['version']:06d}" if record["version"] is not None else ""
+    return f"{record['state']}{version} {_clock(record['ended'] or record['started'])}"
+
+
+def _counted(value: dict[str, Any]) -> str:
+    return f"{value['num_documents']:,} documents, {value['num_tokens']:,} tokens"
+
+
 def _done(entry: dict[str, Any]) -> str:
     """What a run did and, if it goes on, how it gets on."""
     units = f"{entry['units_done']:,} of {entry['units']:,} units"

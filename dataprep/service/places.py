@@ -49,6 +49,19 @@ def absolute(text: str, folder: Path) -> str:
     return glob.escape(own) + pattern if GLOB & set(pattern) else own + pattern
 
 
+def beside(text: str, folder: Path) -> str:
+    """A path, or a glob, that starts where this process does, as one that starts at a folder.
+
+    It is relative where it leads no further up than to the folder's own, so that both can be moved together.
+    """
+    own, pattern = _split(text, Path.cwd())
+    relative = os.path.relpath(own, os.path.abspath(folder))
+    if relative.startswith("../../") or relative == "../..":
+        return absolute(text, Path.cwd())
+    literal = relative if relative.startswith("..") else os.path.join(".", relative)
+    return (glob.escape(literal) if pattern else literal) + pattern
+
+
 def outside(job: Job, allowed: Sequence[Path] = ()) -> list[Path]:
     """What a job reaches for on this machine and has no business with; a server refuses jobs with any.
 
