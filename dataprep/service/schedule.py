@@ -142,8 +142,8 @@ def due(job: Job, records: Sequence[Record], now: datetime, created: datetime) -
 
 
 def retry_at(retries: Retries, record: Record) -> datetime | None:
-    """When a run is to be tried again, UTC; None: not at all."""
-    if record.state not in AGAIN or record.attempt >= retries.attempts:
+    """When a run is to be tried again, UTC; None: not at all. One for no slot is left to who asked for it."""
+    if record.slot is None or record.state not in AGAIN or record.attempt >= retries.attempts:
         return None
     if record.retry_at is not None:
         return _moment(record.retry_at)

@@ -342,6 +342,13 @@ def test_a_run_by_hand_that_went_well_is_a_retry(state, expected):
     assert (found and found.trigger) == expected
 
 
+def test_a_run_by_hand_that_failed_is_not_tried_again_by_itself():
+    by_hand = Run(2, None, "failed", ended=MONDAY, started=MONDAY)
+
+    assert retry_at(NIGHTLY.retries, by_hand) is None
+    assert due(NIGHTLY, [by_hand, Run(1, MONDAY)], at("2026-11-23T23:00"), CREATED) is None
+
+
 def test_one_attempt_means_no_retry():
     failed = Run(1, MONDAY, "failed", ended=MONDAY)
 
