@@ -162,7 +162,7 @@ def test_a_read_only_server_has_no_buttons(make_client, folder):
     assert "<form" not in text
 
 
-def test_a_job_that_is_broken(client, folder):
+def test_a_job_that_is_broken(client, folder, post):
     (folder / "odd.yaml").write_text("corpus: a\ntokeniser: b\n")
     write(folder, "hostile", corpus="<img src=x onerror=alert(1)>", tokenizer="<script>alert(1)</script>")
     names = {job["name"]: job for job in client.get("/api/v1/jobs").json()}
@@ -173,6 +173,8 @@ def test_a_job_that_is_broken(client, folder):
         assert "<img src=x" not in text
         assert not re.search(r"<script(?! src=\"/static)", text)
     assert "Run now" not in client.get("/jobs/odd").text
+    answer = post("/jobs/odd/run")
+    assert (answer.status_code, "unknown key" in answer.text, client.started) == (409, True, [])
     assert client.get("/jobs/nothing").status_code == 404
     assert client.get("/api/v1/jobs/nothing").status_code == 404
 

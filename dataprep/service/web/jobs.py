@@ -153,6 +153,8 @@ def _launch(request: Request, view: JobView, action: Action) -> None:
         raise SpecError(
             f"the newest run of {view.name} did not fail, so that there is nothing to repeat; run it instead"
         )
+    if view.problem:
+        raise SpecError(view.problem)
     if view.state == "running":
         raise SpecError(f"{view.name} is at work already")
     launch(view.name)
