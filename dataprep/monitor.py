@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from dataprep import metrics
 from dataprep.errors import OutputError
 from dataprep.meters import Meter, RunState, Tally
-from dataprep.storage import AtomicFile
+from dataprep.storage import AtomicFile, append_line
 from dataprep.watcher import Progress
 
 if TYPE_CHECKING:
@@ -168,6 +168,13 @@ def _counters(state: RunState, before: Tally) -> Tally:
     now = state.model_dump() | {"source_bytes": state.source_bytes_done}
     earlier = state.earlier.model_dump()
     return Tally(**{name: max(least, now[name] - earlier[name]) for name, least in before.model_dump().items()})
+
+
+def tell_pages(cluster: Cluster, request: Request) -> None:
+    """Note in the events of a run where Dask's pages are, if they were asked for."""
+    if request.cluster.dashboard:
+        event = {"time": _utc(time.time()), "event": "dashboard", "address": cluster.dashboard}
+        append_line(request.layout.events, event)
 
 
 def tell_workers(cluster: Cluster, told: Progress, watcher: Watcher) -> Progress:

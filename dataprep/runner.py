@@ -33,7 +33,7 @@ from dataprep.inspection import length_summary
 from dataprep.layout import DATA_ARGS, Layout
 from dataprep.manifest import Counts, DatasetManifest, EngineRecord, Unit, load_manifest
 from dataprep.merging import EARLY_RECORDS, beside_copies, check_rejects, copy_rest, prove
-from dataprep.monitor import Monitor, tell_workers
+from dataprep.monitor import Monitor, tell_pages, tell_workers
 from dataprep.planning import Request, resolve, with_contents
 from dataprep.remains import adopt, sweep
 from dataprep.stages import merge, publish, tokenize
@@ -124,8 +124,7 @@ def execute(request: Request, watcher: Watcher, wait: bool = False) -> Result:
         return existing
     with Claim(layout.claim, wait, lambda who: _tell(layout, watcher, who, wait)) as claim:
         request = replace(request, layout=layout.at(claim.epoch))
-        existing = find_existing(request)
-        if existing is not None:  # and its run died before it had tidied up
+        if (existing := find_existing(request)) is not None:  # and its run died before it had tidied up
             publish.settle(request.layout, claim.check)
             return existing
         return _execute(request, watcher, claim)
@@ -325,6 +324,7 @@ def _in_order(
         workers = min(workers, max(1, len(supply.units(0))))
     place = find_place(request.cluster, request.runtime, workers, request.layout.work)
     with Cluster(place, watcher, request.cluster.patience_seconds) as cluster:
+        tell_pages(cluster, request)
         if request.recipe.limit is not None:
             yield from _limited(request, supply, work, merger, cluster, watcher)
         else:

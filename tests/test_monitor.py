@@ -102,6 +102,14 @@ def test_workers_that_are_processes(corpus, tmp_path, monkeypatch):
     assert (last.num_documents, last.units_done) == (500, last.units)
 
 
+@pytest.mark.filterwarnings("ignore:Port 8787 is already in use")
+def test_where_the_pages_of_dask_are_is_noted_if_they_were_asked_for(corpus, tmp_path):
+    dataprep.run(str(corpus), "sample", tmp_path / "out", settings=[*SETTINGS, "cluster.dashboard=true"])
+    (events,) = tmp_path.glob("out/work/*/events-1.jsonl")
+    (note,) = [line for line in map(json.loads, events.read_text().splitlines()) if line["event"] == "dashboard"]
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/status", note["address"])
+
+
 def test_a_limit(corpus, tmp_path):
     dataprep.run(str(corpus), "sample", tmp_path / "out", limit=60, settings=SETTINGS)
     state = _state(tmp_path / "out")

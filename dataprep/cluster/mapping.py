@@ -21,6 +21,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from urllib.parse import urlsplit
 
 import dataprep
 from dataprep.cluster.calls import Reporter, Run, Sealed, call
@@ -165,6 +166,11 @@ class Cluster:
             self._place.close(error)
         finally:
             self._stack.close()
+
+    @property
+    def dashboard(self) -> str:
+        """The address of Dask's pages on this machine; they are on its loopback, and Dask says another one."""
+        return f"http://127.0.0.1:{urlsplit(self._client.dashboard_link).port}/status"
 
     def map(self, function: Callable[[T, Reporter], None], items: Iterable[T]) -> Iterator[Any]:
         """Call ``function(item, reporter)`` for every item; yields each item when it is done, in any order.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import stat
 import threading
 import time
@@ -33,6 +34,8 @@ GOING = ("running", "claimed")
 
 TAIL_BYTES = 64 << 10
 """Of events and logs are shown."""
+
+HEAD_BYTES = 16 << 10
 
 MOST_EVENTS = 300
 
@@ -107,6 +110,7 @@ class RunDetail(Model):
         files: the names of the first of them.
         events: the newest that its driver noted, oldest first.
         has_rejects: whether source records were put aside.
+        dashboard: address of Dask's pages, as the driver's machine reaches them, while they are there; "": none.
     """
 
     run: Run
@@ -116,6 +120,7 @@ class RunDetail(Model):
     files: tuple[str, ...]
     events: tuple[Event, ...]
     has_rejects: bool
+    dashboard: str = ""
 
 
 class Works:
@@ -166,6 +171,7 @@ class Works:
             files=tuple(str(file["name"]) for file in files[:20]),
             events=tuple(_events(tail(newest))) if newest is not None else (),
             has_rejects=bool(os.path.lexists(work / "rejects" / "rejects.jsonl")),
+            dashboard=_dashboard(newest) if newest is not None and run.is_going else "",
         )
 
     def _seen(self, folder: Path, before: tuple[Any, Run] | None) -> tuple[Any, Run]:
@@ -228,6 +234,16 @@ def _events(text: str) -> Iterator[Event]:
             continue  # cut off by a crash
         told = (f"{key}={each if isinstance(each, str) else json.dumps(each)}" for key, each in value.items())
         yield Event(time=moment.replace("T", " ").removesuffix("+00:00"), name=name, text="  ".join(told))
+
+
+def _dashboard(events: Path) -> str:
+    """The address that a driver noted as it began; nothing but one of a page is believed."""
+    for line in read_plain(events, HEAD_BYTES).splitlines():
+        with contextlib.suppress(ValueError, AttributeError, RecursionError):
+            value = json.loads(line)
+            if value.get("event") == "dashboard" and re.match("https?://", str(value.get("address"))):
+                return str(value["address"])
+    return ""
 
 
 def _counts(value: object) -> dict[str, int]:

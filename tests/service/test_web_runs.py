@@ -107,6 +107,19 @@ def test_a_run_that_goes_on(make_client, output, work):
     assert (sample.labels["corpus"], sample.value) == ("in", 1_234_567)
 
 
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8787/status", "javascript:alert(1)", "", None, 5])
+def test_the_pages_of_dask_are_linked_while_they_are_there(address, make_client, output, work):
+    events = work / "events-1.jsonl"
+    events.write_text(json.dumps({"event": "dashboard", "address": address}) + "\nnull\n" + events.read_text())
+    client = make_client(outputs=(output,))
+    page = f"/runs/{output_id(output)}/{work.name}"
+    assert "<dt>Dask</dt>" not in client.get(page).text
+    going(output, work)
+    client.app.state.state.forget()
+
+    assert (f'href="{address}"' in client.get(page).text) == str(address).startswith("http")
+
+
 def test_counters_never_fall_while_one_driver_works(make_client, output, work):
     going(output, work, num_tokens=100)
     client = make_client(outputs=(output,))
