@@ -76,6 +76,7 @@ class Line(Model):
     Attributes:
         output: id of the output.
         page: where its page is; of one that was skipped, those of its job.
+        dataset: where the page of what it made is; "": it made nothing, or that is gone.
         run: name of its work folder; None: it had none.
         job: that it is of; None: of none.
         number: of the job's run; 0: it was skipped.
@@ -91,6 +92,7 @@ class Line(Model):
 
     output: str
     page: str
+    dataset: str = ""
     run: str | None = None
     job: str | None = None
     number: int | None = None
@@ -228,7 +230,7 @@ def _lines(place: OutputFolder) -> list[Line]:
         for record in place.records(job):
             lines.append(_of_record(place.id, job, record, works.get(record.work)))
             mine.add(record.work)
-    return [*lines, *(_of_work(run) for name, run in works.items() if name not in mine)]
+    return [*lines, *(_of_work(run, place.folder) for name, run in works.items() if name not in mine)]
 
 
 def _of_record(output: str, job: str, record: RunRecord, work: Run | None) -> Line:
@@ -238,6 +240,7 @@ def _of_record(output: str, job: str, record: RunRecord, work: Run | None) -> Li
     return Line(
         output=output,
         page=f"/runs/{output}/{name}/{record.run}" if record.run else f"/runs?job={name}",
+        dataset="" if record.version is None else f"/datasets/{output}~{name}~v{record.version:06d}",
         run=record.work or None,
         job=job,
         number=record.run,
@@ -255,11 +258,14 @@ def _of_record(output: str, job: str, record: RunRecord, work: Run | None) -> Li
     )
 
 
-def _of_work(run: Run) -> Line:
-    seen = run.progress
+def _of_work(run: Run, folder: Path) -> Line:
+    seen, home = run.progress, ""
+    if run.prefix is not None and Path(run.prefix).parent.parent == folder:
+        home = Path(run.prefix).parent.name
     return Line(
         output=run.output,
         page=f"/runs/{run.output}/{quote(run.id, safe='')}",
+        dataset=f"/datasets/{run.output}~{quote(home, safe='')}" if home else "",
         run=run.id,
         corpus=run.corpus,
         tokenizer=run.tokenizer,

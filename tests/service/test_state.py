@@ -64,6 +64,7 @@ def test_what_ended_long_ago_is_read_once(output, work, monkeypatch):
     monkeypatch.setattr(
         runs_module, "run_status", lambda folder, real=runs_module.run_status: read.append(1) or real(folder)
     )
+    os.utime(work)
     works.list()
     works.list()
     assert len(read) == 2  # it changed a moment ago, and may again within one tick of the clock
