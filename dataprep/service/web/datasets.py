@@ -46,13 +46,12 @@ def asked(make: Callable[[], T]) -> T:
     """What somebody asked for.
 
     Raises:
-        HTTPException: 404, it is not there; 422, it makes no sense; 409, the files are damaged.
+        HTTPException: 404, it is not there; 409, these files cannot give it: they are damaged, or hold too little.
     """
     try:
         return make()
     except DataprepError as error:
-        code = 404 if isinstance(error, AbsentError) else 422 if isinstance(error, SpecError) else 409
-        raise HTTPException(code, plain(str(error))) from error
+        raise HTTPException(404 if isinstance(error, AbsentError) else 409, plain(str(error))) from error
 
 
 def whole(text: str) -> int:
@@ -158,7 +157,7 @@ def sample(  # noqa: PLR0913 - what decides a sample
         raise HTTPException(404, plain(str(error))) from error
     except SpecError as error:
         shown |= {"view": None, "why": str(error), "retry": urlencode({**chosen, "split": "1,0,0", "part": "train"})}
-        return page(request, "sample.html", 422, section="datasets", **shown)
+        return page(request, "sample.html", 409, section="datasets", **shown)
     except DataprepError as error:
         raise HTTPException(409, plain(str(error))) from error
     pieces = [spans(piece.tokens, piece.first_token + piece.first_shown) for piece in view.pieces]

@@ -178,13 +178,13 @@ def test_a_sample_marks_its_documents(site, ids):
 def test_a_training_that_megatron_would_not_begin_says_why(site, ids):
     home = f"/datasets/{ids['plain']}/samples/0"
     answer = site.get(home)
-    assert answer.status_code == 422
+    assert answer.status_code == 409
     assert "leaves no tokens" in answer.text
     assert "split=1%2C0%2C0" in answer.text
     check_harmless(answer.text)
     for query in ("seq_length=0", "seq_length=x", "seed=-1", "seed=4294967296", "part=x", "split=%3Cb%3E", "wanted=0"):
         answer = site.get(f"{home}?{query}")
-        assert answer.status_code == 422
+        assert answer.status_code in (409, 422)
         check_harmless(answer.text)
     assert site.get(f"/datasets/{ids['plain']}/samples/10?seq_length=100&split=1,0,0").status_code == 404
     assert site.get(f"/datasets/{ids['plain']}/samples/-1?seq_length=100&split=1,0,0").status_code == 404
@@ -303,8 +303,8 @@ def test_the_api_gives_what_pages_show(site, shelf, ids):
         ("/documents/0?count=0", 422),
         ("/documents/0?count=10001", 422),
         ("/samples/0", 422),
-        ("/samples/0?seq_length=8", 422),
-        ("/samples/0?seq_length=8&split=x", 422),
+        ("/samples/0?seq_length=8", 409),
+        ("/samples/0?seq_length=8&split=x", 409),
         ("/samples/9999?seq_length=8&split=1,0,0", 404),
         ("/rejects?position=1", 404),
         ("/files?page=2", 404),
