@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from dataprep.service.web.showing import plain
 
@@ -85,49 +86,48 @@ def _height(share: float, most: float) -> float:
 def spans(tokens: Iterable[Token], first: int = 0) -> Markup:
     """Tokens as pieces of a text; each says its id and its number.
 
+    Plain strings, and `escape` by name: Markup's own way takes five times as long, and a page has 2,000 tokens.
+
     Args:
         tokens: in their order.
         first: number of the first one, in its document.
     """
-    found, parts, num_bytes = [], list[Markup](), 0
-    for place, token in enumerate(tokens):
-        span = _span(token, first + place)
+    found, parts, num_bytes = list[str](), list[str](), 0
+    for number, token in enumerate(tokens, first):
+        span = _span(token, number)
         if token.hex is None or token.character is None:
             found.append(span)
             continue
         parts.append(span)  # of one character, which stands above them
         num_bytes += len(bytes.fromhex(token.hex))
         if num_bytes >= len(token.character.encode()):
-            above = escape(plain(token.character))
-            found.append(Markup("<ruby>{}<rt>{}</rt></ruby>").format(Markup("").join(parts), above))
+            found.append(f"<ruby>{''.join(parts)}<rt>{_safe(token.character)}</rt></ruby>")
             parts, num_bytes = [], 0
-    return Markup("").join([*found, *parts])
+    return Markup("".join([*found, *parts]))
 
 
-def _span(token: Token, number: int) -> Markup:
-    title = f"id {token.id}, token {number}"
+def _span(token: Token, number: int) -> str:
     colour = f"t{number % COLOURS}"
+    title = f'data-id="{token.id}" title="id {token.id}, token {number}'
     if token.kind == "id":
-        return Markup('<span class="t {}" title="{}">{}</span> ').format(colour, title, token.id)
+        return f'<span class="t {colour}" {title}">{token.id}</span> '
     if token.kind == "unknown":
-        return Markup('<span class="t odd" data-id="{}" title="{}, not in the vocabulary">&lt;{}&gt;</span>').format(
-            token.id, title, token.id
-        )
+        return f'<span class="t odd" {title}, not in the vocabulary">&lt;{token.id}&gt;</span>'
     if token.hex is not None:
-        part = f"{title}: bytes {token.hex}" + (f", a part of {plain(token.character)}" if token.character else "")
-        return Markup('<span class="t {} cut" data-id="{}" title="{}">{}</span>').format(
-            colour, token.id, part, token.hex
-        )
+        part = f", a part of {_safe(token.character)}" if token.character else ""
+        return f'<span class="t {colour} cut" {title}: bytes {token.hex}{part}">{token.hex}</span>'
     kind = "special" if token.kind == "special" else colour
-    return Markup('<span class="t {}" data-id="{}" title="{}">{}</span>').format(kind, token.id, title, _seen(token))
+    return f'<span class="t {kind}" {title}">{_seen(token.text or "")}</span>'
 
 
-def _seen(token: Token) -> Markup:
+def _seen(text: str) -> str:
     """The text of a token, with signs for what would not be seen."""
-    text = token.text or ""
-    if not text:
-        return Markup("<i>\u2205</i>")
-    shown = escape(plain(text))
-    if "\n" in text:
-        shown = shown.replace("\n", Markup("<i>\u21b5</i>\n"))
-    return shown.replace("\t", Markup("<i>\u21e5</i>\t")) if "\t" in text else shown
+    shown = _safe(text) or "<i>\u2205</i>"
+    if text.isprintable():
+        return shown
+    return shown.replace("\n", "<i>\u21b5</i>\n").replace("\t", "<i>\u21e5</i>\t")
+
+
+def _safe(text: str) -> str:
+    """For HTML, and for quotes there; with all characters to be seen."""
+    return escape(text if text.isprintable() else plain(text), quote=True)

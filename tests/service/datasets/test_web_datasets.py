@@ -354,7 +354,7 @@ def test_tokens_say_what_they_are():
     assert text(Token(id=5, text="\u202e")).endswith(">\\u202e</span>")
     assert 'class="t special"' in text(Token(id=5, text="<s>", kind="special"))
     assert "&lt;9&gt;" in text(Token(id=9, kind="unknown"))
-    assert text(Token(id=9, kind="id")) == '<span class="t t1" title="id 9, token 7">9</span> '
+    assert text(Token(id=9, kind="id")) == '<span class="t t1" data-id="9" title="id 9, token 7">9</span> '
     twice = [Token(id=i, hex=each, character="\u4e2d") for i, each in enumerate(("e4", "b8 ad", "e4 b8", "ad"))]
     assert text(*twice).count("<ruby>") == 2
     assert text(*twice).count("<rt>\u4e2d</rt></ruby>") == 2
