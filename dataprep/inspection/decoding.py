@@ -119,7 +119,8 @@ class Decoder:
             if kind != "ordinary":
                 found += [self.text([number]).encode() for number in numbers]
             elif self._is_joined or self._is_spaced:
-                pieces = [self._bytes(number) for number in numbers]
+                each = {number: self._bytes(number) for number in set(numbers)}
+                pieces = [each[number] for number in numbers]
                 found += self._without_space(numbers, pieces) if self._is_spaced and (begins or found) else pieces
             else:
                 found += self._added(numbers)

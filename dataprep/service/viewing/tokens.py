@@ -47,12 +47,9 @@ class Reader:
         """
         begins = before is None
         pieces = self._decoder.pieces(ids if before is None else [before, *ids], begins)[not begins :]
-        characters = _characters(pieces)
-        found = [
-            self._token(number, piece, character)
-            for number, piece, character in zip(ids, pieces, characters, strict=True)
-        ]
-        return tuple(found), b"".join(pieces)
+        found = list(zip(ids, pieces, _characters(pieces), strict=True))
+        known = {each: self._token(*each) for each in set(found)}
+        return tuple(known[each] for each in found), b"".join(pieces)
 
     def _token(self, number: int, piece: bytes, character: str | None) -> Token:
         if not self._decoder.has(number):
