@@ -86,6 +86,14 @@ def test_the_list_leads_to_every_dataset(site, shelf, ids):
     assert [site.get(f"/datasets?{query}").status_code for query in ("page=2", "output=x", "page=0")] == [404, 404, 422]
 
 
+def test_a_run_leads_to_the_dataset_that_it_made(site, shelf, ids):
+    work = next(path for path in (shelf.output / "work").iterdir() if shelf.plain.endswith(path.name[:8]))
+    text = site.get(f"/runs/{ids['output']}/{work.name}").text
+
+    assert f'href="/datasets/{ids["plain"]}"' in text
+    assert f'href="/runs/{ids["output"]}/{work.name}/rejects"' in text
+
+
 def test_no_datasets_say_how_to_make_one(make_client, tmp_path):
     text = make_client(outputs=(tmp_path / "none",)).get("/datasets").text
 
