@@ -123,7 +123,9 @@ def document(request: Request, name: str, number: str, first: Place = 0) -> Resp
 
 @router.get("/datasets/{name}/samples")
 def choose(request: Request, name: str) -> Response:
-    """To the sample of the training that was described."""
+    """To the sample of the training that was described, or how to describe one."""
+    if not request.query_params:
+        return sample(request, name, "0")
     found = asked(lambda: viewer_of(request).datasets.find(name))
     said = {key: value for key, value in request.query_params.items() if value}
     number = said.pop("number", "0")
@@ -156,8 +158,8 @@ def sample(  # noqa: PLR0913 - what decides a sample
     except AbsentError as error:
         raise HTTPException(404, plain(str(error))) from error
     except SpecError as error:
-        shown |= {"view": None, "why": str(error), "retry": urlencode({**chosen, "split": "1,0,0", "part": "train"})}
-        return page(request, "sample.html", 409, section="datasets", **shown)
+        shown |= {"view": None, "why": str(error), "retry": _possible(found, pair, seq_length)}
+        return page(request, "sample.html", 409 if request.query_params else 200, section="datasets", **shown)
     except DataprepError as error:
         raise HTTPException(409, plain(str(error))) from error
     pieces = [spans(piece.tokens, piece.first_token + piece.first_shown) for piece in view.pieces]
@@ -194,6 +196,15 @@ def _rejects(request: Request, listed: RejectPage, address: str, shown: dict[str
     narrow = f"{address}?{urlencode({'part': shown['part']})}&" if shown["part"] else f"{address}?"
     more = f"{address}?{query}&position=" if query else f"{address}?position="
     return page(request, "rejects.html", listed=listed, address=address, narrow=narrow, more=more, **shown)
+
+
+def _possible(found: Dataset, pair: int, seq_length: int) -> str:
+    """The query of a training that a pair is large enough for; "" if there is none."""
+    tokens = found.pairs[pair].entry.num_tokens
+    while seq_length > 1 and seq_length >= tokens:
+        seq_length //= 2
+    query = {"seq_length": seq_length, "split": "1,0,0", "pair": pair}
+    return urlencode({key: value for key, value in query.items() if value}) if tokens > 1 else ""
 
 
 def _home(found: Dataset) -> dict[str, Any]:
