@@ -146,56 +146,80 @@ def test_list_and_status(folder, made):
     assert [(entry["state"], entry["units"], entry["units_done"]) for entry in status] == [("published", 1, 1)]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
-        (["run", "nothere.jsonl", "-t", "sample"], 2, "no such file"),
-        (["run", "nosuchcorpus", "-t", "sample"], 2, "unknown corpus"),
-        (["run", "in.jsonl", "-t", "nosuchtokenizer"], 2, "unknown tokenizer"),
-        (["run", "in.jsonl"], 2, "--tokenizer"),
-        (["run", "fineweb:sample-1BT", "-t", "gpt2"], 2, "no subset 'sample-1BT'; there are sample-10BT"),
-        (["plan", "fineweb", "-t", "sample", "--offline"], 1, "offline, and"),
-        (["download", "frontier-mix"], 2, "is a mixture of corpora"),
-        (
-            ["run", "in.jsonl", "-t", "sample", "--set", "reader.txt=x"],
-            2,
-            "reader.txt: unknown key; known here: format, text",
-        ),
-        (["run", "in.jsonl", "-t", "sample", "--set", "nonsense"], 2, "NAMESPACE.KEY=VALUE"),
-        (["run", "in.jsonl", "-t", "sample", "--set", "runtime.workers=two"], 2, "workers"),
-        (["run", "in.jsonl", "-t", "sample", "--set", "policy.bos=always"], 2, "no BOS"),
-        (["run", "in.jsonl", "-t", "sample", "--set", "reader.separator=x"], 2, "separator"),
-        (["run", "in.jsonl", "-t", "sample", "--limit", "0"], 2, "--limit 0"),
-        (["run", "in.jsonl", "-t", "sample", "--set", "reader.text=body"], 1, "missing-text 50"),
-        (
-            ["run", "in.jsonl", "-t", "sample", "-o", "o", "--set", "reader.separator=---"],
-            2,
-            "YAML reads '---' as nothing",
-        ),
-        (["run", "x" * 300, "-t", "sample"], 2, "unknown corpus"),
-        (["verify", "nothing"], 2, "no such prefix"),
-        (["verify", "."], 2, "without indexed pairs"),
-        (["verify", "x", "--level", "deep"], 2, "--level deep"),
-        (["verify", "out/in-sample", "--split", "x"], 2, "a split of 'x'"),
-        (["verify", "out/in-sample", "--cache", "nowhere"], 2, "no such folder"),
-        (["verify", "out/in-sample", "--eod", "8192", "--vocab-size", "8192"], 2, "the EOD 8192"),
-        (["inspect", "nothing"], 2, "no such prefix"),
-        (["status", "nothing"], 2, "no such folder"),
-        (["unlock", "nothing"], 2, "no such folder"),
-        (["run", "in.jsonl", "-t", "sample", "--wait", "--if-free"], 2, "the opposite of each other"),
-        (["doctor", ".", "--peers", "1"], 2, "--peers"),
-        (["list", "things"], 2, "list things"),
-        (["frobnicate"], 2, "frobnicate"),
-        (["run", "in.jsonl", "-t", "sample", "-q"], 2, "come before the command"),
-    ],
-)
-def test_a_mistake_gets_one_message_and_its_exit_code(folder, made, arguments, code, says):
-    done = dataprep(*arguments, cwd=folder)
+MISTAKES = [
+    (["run", "nothere.jsonl", "-t", "sample"], 2, "no such file"),
+    (["run", "nosuchcorpus", "-t", "sample"], 2, "unknown corpus"),
+    (["run", "in.jsonl", "-t", "nosuchtokenizer"], 2, "unknown tokenizer"),
+    (["run", "in.jsonl"], 2, "--tokenizer"),
+    (["run", "fineweb:sample-1BT", "-t", "gpt2"], 2, "no subset 'sample-1BT'; there are sample-10BT"),
+    (["plan", "fineweb", "-t", "sample", "--offline"], 1, "offline, and"),
+    (["download", "frontier-mix"], 2, "is a mixture of corpora"),
+    (
+        ["run", "in.jsonl", "-t", "sample", "--set", "reader.txt=x"],
+        2,
+        "reader.txt: unknown key; known here: format, text",
+    ),
+    (["run", "in.jsonl", "-t", "sample", "--set", "nonsense"], 2, "NAMESPACE.KEY=VALUE"),
+    (["run", "in.jsonl", "-t", "sample", "--set", "runtime.workers=two"], 2, "workers"),
+    (["run", "in.jsonl", "-t", "sample", "--set", "policy.bos=always"], 2, "no BOS"),
+    (["run", "in.jsonl", "-t", "sample", "--set", "reader.separator=x"], 2, "separator"),
+    (["run", "in.jsonl", "-t", "sample", "--limit", "0"], 2, "--limit 0"),
+    (["run", "in.jsonl", "-t", "sample", "--set", "reader.text=body"], 1, "missing-text 50"),
+    (
+        ["run", "in.jsonl", "-t", "sample", "-o", "o", "--set", "reader.separator=---"],
+        2,
+        "YAML reads '---' as nothing",
+    ),
+    (["run", "x" * 300, "-t", "sample"], 2, "unknown corpus"),
+    (["verify", "nothing"], 2, "no such prefix"),
+    (["verify", "."], 2, "without indexed pairs"),
+    (["verify", "x", "--level", "deep"], 2, "--level deep"),
+    (["verify", "out/in-sample", "--split", "x"], 2, "a split of 'x'"),
+    (["verify", "out/in-sample", "--cache", "nowhere"], 2, "no such folder"),
+    (["verify", "out/in-sample", "--eod", "8192", "--vocab-size", "8192"], 2, "the EOD 8192"),
+    (["inspect", "nothing"], 2, "no such prefix"),
+    (["status", "nothing"], 2, "no such folder"),
+    (["unlock", "nothing"], 2, "no such folder"),
+    (["run", "in.jsonl", "-t", "sample", "--wait", "--if-free"], 2, "the opposite of each other"),
+    (["doctor", ".", "--peers", "1"], 2, "--peers"),
+    (["list", "things"], 2, "list things"),
+    (["frobnicate"], 2, "frobnicate"),
+    (["run", "in.jsonl", "-t", "sample", "-q"], 2, "come before the command"),
+]
 
-    assert done.returncode == code, done.stderr
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+FORKS = """
+import json, os, sys
+from dataprep import cli, planning, submission
+for number, arguments in enumerate(json.load(sys.stdin)):
+    child = os.fork()
+    if not child:
+        for stream, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(f"{sys.argv[1]}/{number}.{name}", os.O_WRONLY | os.O_CREAT), stream)
+        sys.argv[1:] = arguments
+        cli.main()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.fixture(scope="module")
+def mistaken(folder, made, tmp_path_factory):
+    """What came of each mistake: exit code, stdout, stderr. A process each, of one that has imported all before."""
+    said = tmp_path_factory.mktemp("said")
+    command = [sys.executable, "-c", FORKS, str(said)]
+    given = json.dumps([arguments for arguments, *_ in MISTAKES])
+    done = subprocess.run(command, input=given, cwd=folder, capture_output=True, text=True, timeout=250, check=True)
+    codes = map(int, done.stdout.split())
+    return [(code, *((said / f"{i}.{name}").read_text() for name in ("out", "err"))) for i, code in enumerate(codes)]
+
+
+@pytest.mark.parametrize("number", range(len(MISTAKES)), ids=[says for *_, says in MISTAKES])
+def test_a_mistake_gets_one_message_and_its_exit_code(mistaken, number):
+    (_, code, says), (found, printed, told) = MISTAKES[number], mistaken[number]
+
+    assert found == code, told
+    assert says in told
+    assert "Traceback" not in told
+    assert printed == ""
 
 
 def test_debug_shows_the_traceback(folder):
