@@ -301,9 +301,10 @@ class Died(BaseException):
 @pytest.mark.parametrize("error", [Died, OSError])
 @pytest.mark.parametrize("stale", [False, True])
 def test_a_crash_at_any_step_leaves_no_cache_of_old_arrays_and_new_ones(workspace, monkeypatch, stale, error):
+    """One step in three where nothing was there before."""
     write(workspace / "a", LENGTHS)
     expected = arrays_of(cache(spec(workspace / "a"))[0].path)
-    for step in range(1000):
+    for step in range(0, 1000, 1 if stale else 3):
         folder = workspace / str(step)
         folder.mkdir()
         monkeypatch.chdir(folder)
@@ -504,7 +505,7 @@ def test_the_command(pair, workspace):
         ["built", "train", "362"],
     ]
 
-    for wrong in (["a", "--data-args-path", "args"], [], ["a=1", "b=2"], ["a", "--only", "train"]):
+    for wrong in (["a", "--data-args-path", "args"], ["a", "--only", "train"]):
         done = run(*wrong, *common, '{"class": "sample"}')
         assert (done.returncode, done.stdout, done.stderr[:7]) == (2, "", "error: ")
 
