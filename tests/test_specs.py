@@ -130,7 +130,7 @@ def test_no_field_is_forgotten_by_the_tests_above():
     """A new field needs a decision: does it enter the digest?"""
     assert set(TokenPolicy.model_fields) == set(OTHER_POLICY)
     assert set(ReaderSpec.model_fields) == set(OTHER_READER)
-    assert set(SourceFile.model_fields) == {*OTHER_FILE, "path", "url", "mtime_ns"}
+    assert set(SourceFile.model_fields) == {*OTHER_FILE, "path", "url", "mtime_ns", "stated"}
     assert set(TokenizerIdentity.model_fields) == {*OTHER_TOKENIZER, "path", "merges", "origin", "name", "adds_eod"}
     assert set(Recipe.model_fields) == {*OTHER_RECIPE, "origin", "license", "reader", "files", "tokenizer", "policy"}
 

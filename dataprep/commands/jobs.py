@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dataprep.commands.app import JsonOption, SetOption, app, note, print_json, print_lines
-from dataprep.errors import DataprepError, SpecError
+from dataprep.errors import DataprepError, SpecError, TimeIsUp
 
 if TYPE_CHECKING:
     from dataprep.service.job import Job
@@ -19,6 +20,10 @@ jobs = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 FolderOption = Annotated[Path, typer.Option("--jobs", "-j", metavar="DIR", help="Folder of the jobs' YAMLs.")]
 NameArgument = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")]
+AllowOption = Annotated[
+    list[Path] | None,
+    typer.Option("--allow", metavar="DIR", help="Refuse jobs that name files elsewhere than here and in their folder."),
+]
 NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="[JOB...]", help="Names of jobs. Default: all.")]
 
 
@@ -167,7 +172,11 @@ def show(name: NameArgument, folder: FolderOption = Path("jobs"), as_json: JsonO
 
 @jobs.command()
 def run(
-    context: typer.Context, name: NameArgument, folder: FolderOption = Path("jobs"), as_json: JsonOption = False
+    context: typer.Context,
+    name: NameArgument,
+    folder: FolderOption = Path("jobs"),
+    allow: AllowOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Run a job now, due or not, also a paused one. The last line on stdout is the folder of the newest version.
 
@@ -176,8 +185,12 @@ def run(
     Example: dataprep jobs run news --jobs /shared/jobs
     """
     from dataprep.service.jobs import find_job
+    from dataprep.service.places import check_inside
 
-    _run(context, find_job(folder, name), as_json)
+    job = find_job(folder, name)
+    if allow:
+        check_inside(job, allow)
+    _run(context, job, as_json)
 
 
 def _run(context: typer.Context, job: Job, as_json: bool) -> None:
@@ -207,6 +220,7 @@ def due(
     context: typer.Context,
     names: NamesArgument = None,
     folder: FolderOption = Path("jobs"),
+    allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run what is due, one job after the other, and end: for cron, systemd timers, Slurm and Kubernetes.
@@ -220,7 +234,7 @@ def due(
     from dataprep.service.oneshot import run_due
 
     quiet, found = bool(context.obj["quiet"]), []
-    for outcome in run_due(folder, names or [], lambda: progress.watch(quiet)):
+    for outcome in run_due(folder, names or [], lambda: progress.watch(quiet), allow or None):
         found.append(outcome)
         if outcome.record is not None:
             _tell(context, outcome.record)
@@ -234,6 +248,28 @@ def due(
         note("" if quiet else "nothing is due")
     if any(each.record is None for each in found):
         raise typer.Exit(1)
+
+
+@jobs.command(hidden=True)
+def part(context: typer.Context, name: NameArgument, folder: FolderOption = Path("jobs")) -> None:
+    """Make what a run of a job has set out to make: the command of the job of Slurm that the run has submitted.
+
+    Example: dataprep jobs part news --jobs /shared/jobs
+    """
+    from dataprep import progress, submission
+    from dataprep.service.ingesting import make_part
+    from dataprep.service.jobs import find_job
+    from dataprep.specs import find_cluster, parse_settings
+
+    job = find_job(folder, name)
+    try:
+        with progress.watch(context.obj["quiet"]) as watcher:
+            print_lines([make_part(job, watcher).prefix])
+    except TimeIsUp as error:
+        if not submission.queue_again(find_cluster(parse_settings(job.settings).get("cluster", {}))):
+            raise
+        note("the job's time is up; it is queued again, to go on: what is finished is kept")
+        raise typer.Exit(128 + signal.SIGTERM) from error
 
 
 @jobs.command()

@@ -7,18 +7,16 @@ Two servers of one folder do no harm: who is due is asked once more by the proce
 from __future__ import annotations
 
 import logging
-import shlex
 import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING
 
-from dataprep.errors import DataprepError, SpecError
-from dataprep.service import schedule
+from dataprep.errors import DataprepError
 from dataprep.service.ingesting import dataset_of
 from dataprep.service.jobs import find_job, load_jobs
-from dataprep.service.places import outside
-from dataprep.service.records import RECENT, paused, read_records
+from dataprep.service.oneshot import due_of
+from dataprep.service.places import check_inside
 from dataprep.service.running import now
 from dataprep.storage import make_folder
 
@@ -85,19 +83,14 @@ class Daemon:
             OutputError: its folder cannot be written to.
         """
         job = find_job(self._folder, name)
-        if away := outside(job, self._allowed):
-            raise _away(job, away)
+        check_inside(job, self._allowed)
         self._start(job, ["run", name])
 
     def _is_due(self, job: Job) -> bool:
         try:
-            versions = dataset_of(job)
-            if paused(versions) is not None:
+            if due_of(job, self._clock()) is None:
                 return False
-            if schedule.due(job, read_records(versions, RECENT), self._clock(), job.created) is None:
-                return False
-            if away := outside(job, self._allowed):
-                raise _away(job, away)
+            check_inside(job, self._allowed)
         except (DataprepError, OSError) as error:
             self._say(job.name, str(error))
             return False
@@ -108,6 +101,7 @@ class Daemon:
         folder = dataset_of(job).folder / "runs"
         make_folder(folder)
         command = [sys.executable, "-m", "dataprep", "--quiet", "jobs", *words, "--jobs", str(self._folder)]
+        command += [word for path in (job.folder, *self._allowed) for word in ("--allow", str(path))]
         with (folder / "launched.log").open("wb") as file:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
@@ -120,10 +114,3 @@ class Daemon:
         if self._said.get(name) != text:
             self._said[name] = text
             log.warning("%s", text)
-
-
-def _away(job: Job, away: Sequence[Path]) -> SpecError:
-    return SpecError(
-        f"the job {job.name} names {', '.join(map(str, away[:5]))}, outside of the jobs folder; a server that may use "
-        f"them is started with --allow {shlex.quote(str(away[0].parent))}"
-    )

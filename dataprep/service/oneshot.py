@@ -13,7 +13,8 @@ from dataprep.errors import DataprepError
 from dataprep.service import schedule
 from dataprep.service.ingesting import dataset_of
 from dataprep.service.jobs import find_job, load_jobs
-from dataprep.service.records import paused, read_records
+from dataprep.service.places import check_inside
+from dataprep.service.records import RECENT, paused, read_records
 from dataprep.service.running import now, run_job
 
 if TYPE_CHECKING:
@@ -51,13 +52,14 @@ def due_of(job: Job, moment: datetime) -> Due | None:
         OSError: the same.
     """
     versions = dataset_of(job)
-    return None if paused(versions) else schedule.due(job, read_records(versions), moment, job.created)
+    return None if paused(versions) else schedule.due(job, read_records(versions, RECENT), moment, job.created)
 
 
 def run_due(
     folder: Path,
     names: Sequence[str],
     watch: Callable[[], AbstractContextManager[Watcher]],
+    allowed: Sequence[Path] | None = None,
     clock: Callable[[], datetime] = now,
 ) -> Iterator[Outcome]:
     """Run the jobs that are due; yields what came of each as soon as it is known.
@@ -66,6 +68,7 @@ def run_due(
         folder: of the jobs.
         names: of those to look at; empty: all.
         watch: gives what is told how a run gets on.
+        allowed: folders that jobs may name files in beside their own; None: all there are.
         clock: what the time is.
 
     Raises:
@@ -80,6 +83,8 @@ def run_due(
         try:
             due = due_of(job, clock())
             if due is not None:
+                if allowed is not None:
+                    check_inside(job, allowed)
                 with watch() as watcher:
                     record = run_job(job, due, watcher, clock)
                 yield Outcome(job.name, record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,6 +84,19 @@ def outside(job: Job, allowed: Sequence[Path] = ()) -> list[Path]:
 
     found = [stray for own, pattern in _reached(job) if (stray := _stray(own, pattern, is_inside)) is not None]
     return [Path(each) for each in dict.fromkeys(found)]
+
+
+def check_inside(job: Job, allowed: Sequence[Path]) -> None:
+    """See that a job reaches for nothing outside; see `outside`.
+
+    Raises:
+        SpecError: it does.
+    """
+    if away := outside(job, allowed):
+        raise SpecError(
+            f"the job {job.name} names {', '.join(map(str, away[:5]))}, outside of the jobs folder; if it may: "
+            f"--allow {shlex.quote(str(away[0].parent))}"
+        )
 
 
 def _reached(job: Job) -> Iterator[tuple[str, str]]:

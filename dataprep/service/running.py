@@ -67,7 +67,8 @@ def run_job(
             record, error = _run(job, versions, claim, record, (watcher or Silent(), clock))
     except BusyError as busy:
         record = _skipped(_begin(job, 0, due, clock()), _holder(busy), clock())
-        write_record(versions, record)
+        if all((each.slot, each.holder) != (record.slot, record.holder) for each in _skips(versions)):
+            write_record(versions, record)  # once, however often it is looked
     for problem in tell(job.notify, event_of(job, record)):
         log.warning("%s", problem)
     if error is not None:
@@ -86,6 +87,10 @@ def _begin(job: Job, epoch: int, due: Due | None, moment: datetime) -> RunRecord
         host=socket.gethostname(),
         pid=os.getpid(),
     )
+
+
+def _skips(versions: Versions) -> list[RunRecord]:
+    return [record for record in read_records(versions, RECENT) if record.state == "skipped"]
 
 
 def _skipped(record: RunRecord, holder: str, moment: datetime) -> RunRecord:
