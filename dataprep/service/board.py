@@ -17,7 +17,7 @@ from dataprep.service import schedule
 from dataprep.service.ingesting import dataset_of
 from dataprep.service.jobs import find_job, load_jobs
 from dataprep.service.places import outside
-from dataprep.service.records import Pause, RunRecord, newest_of, paused
+from dataprep.service.records import Pause, RunRecord, newest_of, paused, since
 from dataprep.specs import Model
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _made(  # noqa: PLR0913 - what is known of a job
         state = "broken"
     elif pause is not None:
         state = "paused"
-    elif schedule.due(job, records, moment, job.created) is not None:
+    elif schedule.due(job, records, moment, since(dataset_of(job), job.created)) is not None:
         state = "due"
     newest = place.version(job.name, numbers[-1]) if numbers else None
     slots = schedule.next_slots(job, moment, SLOTS)

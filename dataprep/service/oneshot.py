@@ -14,7 +14,7 @@ from dataprep.service import schedule
 from dataprep.service.ingesting import dataset_of
 from dataprep.service.jobs import find_job, load_jobs
 from dataprep.service.places import check_inside
-from dataprep.service.records import RECENT, paused, read_records
+from dataprep.service.records import RECENT, note_since, paused, read_records, since
 from dataprep.service.running import now, run_job
 
 if TYPE_CHECKING:
@@ -48,11 +48,14 @@ def due_of(job: Job, moment: datetime) -> Due | None:
     """The run of a job that is to begin now; None: none is, or the job is paused.
 
     Raises:
-        DataprepError: its records cannot be read.
+        DataprepError: its records cannot be read, or its folder cannot be made.
         OSError: the same.
     """
     versions = dataset_of(job)
-    return None if paused(versions) else schedule.due(job, read_records(versions, RECENT), moment, job.created)
+    if job.schedule is None or paused(versions):
+        return None
+    note_since(versions, job.created)
+    return schedule.due(job, read_records(versions, RECENT), moment, since(versions, job.created))
 
 
 def run_due(

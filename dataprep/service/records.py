@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from dataprep.claims import look
 from dataprep.errors import OutputError
 from dataprep.specs import Model
-from dataprep.storage import explain, make_folder, write_json
+from dataprep.storage import AtomicFile, explain, make_folder, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -159,6 +159,33 @@ def trim(versions: Versions) -> None:
             for name in chosen[:-KEPT]:
                 (folder / name).unlink(missing_ok=True)
                 (folder / name).with_suffix(".log").unlink(missing_ok=True)
+
+
+def since(versions: Versions, created: datetime) -> datetime:
+    """When a job came to be: when its YAML was written, or, where that is written again and again, was first seen.
+
+    Args:
+        versions: the dataset of the job.
+        created: when the YAML that is there now was written.
+    """
+    try:
+        noted = datetime.fromisoformat((versions.folder / "since").read_text(encoding="ascii").strip())
+    except (OSError, ValueError):
+        return created
+    return min(noted, created)
+
+
+def note_since(versions: Versions, created: datetime) -> None:
+    """Note when a job was first seen; once.
+
+    Raises:
+        OutputError: the file system refuses.
+    """
+    path = versions.folder / "since"
+    if not path.exists():
+        make_folder(versions.folder)
+        with AtomicFile(path) as file:
+            file.write(f"{utc(created)}\n".encode())
 
 
 class Pause(Model):

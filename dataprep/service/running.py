@@ -16,7 +16,7 @@ from dataprep.errors import BusyError, DataprepError, LostClaimError, OutputErro
 from dataprep.service import schedule
 from dataprep.service.ingesting import dataset_of, ingest
 from dataprep.service.notices import tell
-from dataprep.service.records import RECENT, RunRecord, log_path, read_records, trim, utc, write_record
+from dataprep.service.records import RECENT, RunRecord, log_path, read_records, since, trim, utc, write_record
 from dataprep.storage import make_folder
 from dataprep.watcher import Silent
 
@@ -62,7 +62,7 @@ def run_job(
     try:
         with Claim(versions.claim) as claim:
             record = _begin(job, claim.epoch, due, clock())
-            if due is not None and schedule.due(job, read_records(versions, RECENT), clock(), job.created) != due:
+            if due is not None and due != _due(job, versions, clock()):
                 return _skipped(record, "another run, which was faster", clock())
             record, error = _run(job, versions, claim, record, (watcher or Silent(), clock))
     except BusyError as busy:
@@ -87,6 +87,10 @@ def _begin(job: Job, epoch: int, due: Due | None, moment: datetime) -> RunRecord
         host=socket.gethostname(),
         pid=os.getpid(),
     )
+
+
+def _due(job: Job, versions: Versions, moment: datetime) -> Due | None:
+    return schedule.due(job, read_records(versions, RECENT), moment, since(versions, job.created))
 
 
 def _skips(versions: Versions) -> list[RunRecord]:

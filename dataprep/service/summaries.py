@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataprep.service import schedule
 from dataprep.service.ingesting import dataset_of
-from dataprep.service.records import newest_of, paused, read_records, utc
+from dataprep.service.records import newest_of, paused, read_records, since, utc
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -32,7 +32,7 @@ def summary(job: Job, now: datetime) -> dict[str, Any]:
     """
     versions = dataset_of(job)
     records, stopped = read_records(versions), paused(versions)
-    due = schedule.due(job, records, now, job.created)
+    due = schedule.due(job, records, now, since(versions, job.created))
     last, newest = newest_of(records), versions.newest()
     return {
         "name": job.name,

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -22,8 +23,10 @@ from dataprep.prefixes import find_prefixes
 from dataprep.service import ingesting
 from dataprep.service.ingesting import dataset_of, ingest
 from dataprep.service.jobs import load_job
+from dataprep.service.oneshot import due_of
 from dataprep.service.records import RunRecord, read_records
 from dataprep.service.running import run_job
+from dataprep.service.schedule import Due
 from dataprep.versions import Pending, Versions, versioned
 from dataprep.watcher import Silent
 
@@ -379,3 +382,23 @@ def test_unlock_takes_the_claim_of_a_dataset(place):
         (taken,) = unlock(place.root / "data")
     assert taken["work"] == str(place.versions.folder)
     assert place.run().state == "published"
+
+
+def test_one_skip_is_recorded_for_a_slot(place):
+    place.land("1.jsonl", "one")
+    slot = Due("2026-01-01T02:30:00+00:00", "schedule", 1)
+    with Claim(place.versions.claim):
+        states = [run_job(place.job, slot).state for _ in range(3)]
+        states.append(run_job(place.job, Due("2026-01-02T02:30:00+00:00", "schedule", 1)).state)
+    assert states == ["skipped"] * 4
+    assert [record.slot for record in read_records(place.versions)] == [slot.slot, "2026-01-02T02:30:00+00:00"]
+
+
+def test_a_yaml_that_is_written_anew_keeps_its_slots(place):
+    """As git-sync and ConfigMaps do: a job is due at the first slot after it was seen for the first time."""
+    place.write(schedule="30 2 * * *")
+    noon = datetime(2026, 3, 3, 12, tzinfo=UTC)
+    os.utime(place.job.path, (noon.timestamp(),) * 2)
+    assert due_of(place.job, noon) is None
+    os.utime(place.job.path, ((noon + timedelta(days=1)).timestamp(),) * 2)
+    assert due_of(place.job, noon + timedelta(days=1)) == Due("2026-03-04T02:30:00+00:00", "schedule", 1)
