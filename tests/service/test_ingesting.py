@@ -391,7 +391,7 @@ def test_one_skip_is_recorded_for_a_slot(place):
         states = [run_job(place.job, slot).state for _ in range(3)]
         states.append(run_job(place.job, Due("2026-01-02T02:30:00+00:00", "schedule", 1)).state)
     assert states == ["skipped"] * 4
-    assert [record.slot for record in read_records(place.versions)] == [slot.slot, "2026-01-02T02:30:00+00:00"]
+    assert sorted(str(each.slot) for each in read_records(place.versions)) == [slot.slot, "2026-01-02T02:30:00+00:00"]
 
 
 def test_a_yaml_that_is_written_anew_keeps_its_slots(place):
