@@ -137,7 +137,11 @@ class Works:
         self._lock = threading.Lock()
 
     def list(self) -> list[Run]:
-        """All runs there are."""
+        """All runs there are.
+
+        Raises:
+            OSError: their folder cannot be read.
+        """
         with self._lock:
             known, now = self._known, dict[str, tuple[Any, Run]]()
             for folder in runs(self._folder):
@@ -157,9 +161,7 @@ class Works:
         if run is None:
             return None
         work = self._folder / "work" / run.id
-        recipe: dict[str, Any] = {}
-        if run.state != "unreadable":
-            recipe = json.loads(read_plain(work / "recipe.json") or b"{}")
+        recipe = _recipe(work) if run.state != "unreadable" else {}
         files = recipe.pop("files", [])
         events = [path for path in work.glob("events-*.jsonl") if path.stem[7:].isdecimal()]
         newest = max(events, key=lambda path: int(path.stem[7:]), default=None)
@@ -168,7 +170,7 @@ class Works:
             work=str(work),
             recipe=recipe,
             num_files=len(files),
-            files=tuple(str(file["name"]) for file in files[:20]),
+            files=tuple(str(file.get("name")) for file in files[:20]),
             events=tuple(_events(tail(newest))) if newest is not None else (),
             has_rejects=bool(os.path.lexists(work / "rejects" / "rejects.jsonl")),
             dashboard=_dashboard(newest) if newest is not None and run.is_going else "",
@@ -194,9 +196,12 @@ def _stamp(folder: Path, prefix: str | None) -> tuple[int, ...] | None:
 
 
 def _read(output: str, folder: Path) -> Run:
-    link = _link(folder)
-    if link:
-        detail = f"{link} is a link, and the pages follow none"
+    try:
+        link = _link(folder)
+        detail = f"{link} is a link, and the pages follow none" if link else ""
+    except OSError as error:
+        detail = f"cannot be read: {error.strerror}"
+    if detail:
         return Run(output=output, id=folder.name, state="unreadable", detail=detail, updated=_utc(folder))
     found = run_status(folder)
     last, seen = found.get("last_event", {}), found.get("progress")
@@ -223,6 +228,15 @@ def _read(output: str, folder: Path) -> Run:
         rejects=_counts(last.get("rejects")),
         progress=progress,
     )
+
+
+def _recipe(work: Path) -> dict[str, Any]:
+    """What a run makes; nothing, where that went away, or was replaced, since its state was read."""
+    try:
+        value = json.loads(read_plain(work / "recipe.json"))
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _events(text: str) -> Iterator[Event]:
@@ -263,7 +277,11 @@ def _link(folder: Path) -> str:
 
 
 def _utc(path: Path) -> str:
-    return datetime.fromtimestamp(path.lstat().st_mtime, UTC).isoformat(timespec="seconds")
+    try:
+        seconds = path.lstat().st_mtime
+    except OSError:
+        seconds = 0.0  # it went away just now
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def read_plain(path: Path, most: int = 64 << 20) -> bytes:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 FRESH_SECONDS = 0.8
 """How old what is shown may be, so that all clients share one look."""
 
+SHARE = 0.05
+"""Of one processor, that looking may take: where there is very much to see, what is shown may be older."""
+
 LineState = Literal[
     "running",
     "claimed",
@@ -60,6 +63,7 @@ class Output(Model):
         exists: whether it is there.
         free_bytes, total_bytes: of its file system; None: it is not there.
         num_runs: in it, of jobs and others.
+        problem: why its runs cannot be seen; "": they can.
     """
 
     id: str
@@ -68,6 +72,7 @@ class Output(Model):
     free_bytes: int | None
     total_bytes: int | None
     num_runs: int
+    problem: str = ""
 
 
 class Line(Model):
@@ -159,19 +164,21 @@ class State:
         self.board = board
         self._outputs, self._clock = tuple(outputs), clock
         self._places: dict[str, OutputFolder] = {}
-        self._seen: tuple[float, Seen] | None = None
+        self._seen: tuple[float, Seen] | None = None  # until when it is fresh
         self._looking = threading.Lock()
 
     def seen(self) -> Seen:
         """What there is to see."""
         seen = self._seen
-        if seen is not None and (self._clock() - seen[0] < FRESH_SECONDS or self._looking.locked()):
+        if seen is not None and (self._clock() < seen[0] or self._looking.locked()):
             return seen[1]
         with self._looking:
             seen = self._seen
-            if seen is None or self._clock() - seen[0] >= FRESH_SECONDS:
+            if seen is None or self._clock() >= seen[0]:
+                start = time.thread_time()
                 found = self._look()
-                seen = self._seen = (self._clock(), found)
+                fresh = max(FRESH_SECONDS, (time.thread_time() - start) / SHARE)
+                seen = self._seen = (self._clock() + fresh, found)
             return seen[1]
 
     def forget(self) -> None:
@@ -197,15 +204,18 @@ class State:
         self._places = places
         outputs, lines = {}, []
         for name, place in places.items():
-            found = _lines(place)
-            outputs[name] = _output(place, len(found))
+            try:
+                found, problem = _lines(place), ""
+            except OSError as error:
+                found, problem = [], f"cannot be read: {error.strerror}"
+            outputs[name] = _output(place, len(found), problem)
             lines += found
         lines.sort(key=lambda line: (line.is_going, line.started or line.ended or ""), reverse=True)
         jobs = self.board.views(lambda folder: places[output_id(folder)])
         return Seen(outputs, tuple(lines), tuple(jobs))
 
 
-def _output(place: OutputFolder, num_runs: int) -> Output:
+def _output(place: OutputFolder, num_runs: int, problem: str) -> Output:
     free = total = None
     try:
         usage = shutil.disk_usage(place.folder)
@@ -219,6 +229,7 @@ def _output(place: OutputFolder, num_runs: int) -> Output:
         free_bytes=free,
         total_bytes=total,
         num_runs=num_runs,
+        problem=problem,
     )
 
 

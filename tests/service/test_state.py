@@ -141,6 +141,38 @@ def test_an_output_that_is_not_there(tmp_path):
     assert (output.exists, output.free_bytes, output.num_runs, seen.lines) == (False, None, 0, ())
 
 
+def test_what_may_not_be_read_is_said_and_hides_nothing_else(output, work, tmp_path, monkeypatch):
+    shutil.copytree(work, work.with_name("closed"))
+    scandir, other = os.scandir, shutil.copytree(output, tmp_path / "other", symlinks=True)
+
+    def refuse(path="."):
+        if str(path) == str(work.with_name("closed")):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    states = {line.run: (line.state, line.detail) for line in state_of(output).seen().lines}
+    assert states == {work.name: ("published", ""), "closed": ("unreadable", "cannot be read: Permission denied")}
+
+    def refuse_all(folder, real=runs_module.runs):
+        if folder == output:
+            raise PermissionError(13, "Permission denied")
+        return real(folder)
+
+    monkeypatch.setattr(runs_module, "runs", refuse_all)
+    seen = state_of(output, other).seen()
+    assert [each.problem for each in seen.outputs.values()] == ["cannot be read: Permission denied", ""]
+    assert len(seen.lines) == 2
+
+
+def test_a_recipe_that_goes_away_while_it_is_looked_at(output, work):
+    works = Works("x", output)
+    works.list()
+    for text in ("{", "[]", '{"files": [{}]}'):
+        (work / "recipe.json").write_text(text)
+        assert works.detail(work.name).recipe == {}
+
+
 def test_an_id_is_of_the_path_and_holds_none(tmp_path):
     assert output_id(tmp_path / "a" / "..") == output_id(tmp_path)
     assert output_id(tmp_path) != output_id(tmp_path / "a")
@@ -203,6 +235,17 @@ def test_all_who_ask_at_once_share_one_look(output):
     state.forget()
     state.seen()
     assert len(looks) == 3
+
+
+def test_looking_takes_a_small_share_of_a_processor(output, monkeypatch):
+    now, looks, used = 0.0, [], iter([0.0, 0.5, 0.0, 0.001])
+    state = State([output], Board(None), lambda: now)
+    state._look = lambda real=state._look: looks.append(1) or real()
+    monkeypatch.setattr(time, "thread_time", lambda: next(used))
+    state.seen()
+    for now in (1.0, 9.9, 10.1):  # noqa: B007 - the clock
+        state.seen()
+    assert len(looks) == 2
 
 
 def test_who_asks_while_somebody_looks_gets_what_was_seen_before(output):
