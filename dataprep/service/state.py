@@ -144,6 +144,11 @@ class Seen:
         return [line for line in self.lines if line.is_going]
 
     @cached_property
+    def folders(self) -> dict[str, Path]:
+        """The output folders by their ids."""
+        return {name: Path(output.path) for name, output in self.outputs.items()}
+
+    @cached_property
     def digest(self) -> str:
         """Another one whenever something that pages show is another."""
         shown = (*self.lines[:200], *self.jobs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -53,7 +52,7 @@ def create_app(settings: Settings, launch: Callable[[str], None] | None = None) 
     board = Board(settings.jobs, (*settings.allowed, *settings.outputs))
     app.state.state = State(settings.outputs, board)
     app.state.events, app.state.counters = Events(app.state.state), telemetry.Counters()
-    app.state.viewer = Viewer(lambda: {name: Path(seen.path) for name, seen in app.state.state.seen().outputs.items()})
+    app.state.viewer = Viewer(lambda: app.state.state.seen().folders)
     app.state.sessions, app.state.tries = Sessions(settings.token), Tries()
     app.add_middleware(Guard, settings=settings, sessions=app.state.sessions, tries=app.state.tries)
     app.add_exception_handler(HTTPException, _http_problem)
