@@ -214,6 +214,9 @@ def commands(dataset: Dataset) -> list[Command]:
         Command(title="The built-in launcher", text=f"dataprep train {shlex.quote(data)} --model llama3.1-8b"),
         Command(title="Prove it again", text=f"dataprep verify {named}"),
     ]
+    if dataset.version is not None:  # its folder stays while it is used, whatever retention removes
+        keep = f"dataprep lease {shlex.quote(str(dataset.folder))} -- COMMAND"
+        found.append(Command(title="Keep this version while a command runs", text=keep))
     return found if prefixes else []
 
 

@@ -90,7 +90,9 @@ def test_a_proof_that_failed_is_no_proof(shelf, tmp_path):
 def test_the_lines_to_paste_name_all_documents(shelf, datasets, details, name):
     """A trainer takes the arguments, a shell the variable, and `verify` finds nothing to say."""
     dataset = datasets.find(f"o~{getattr(shelf, name)}")
-    megatron, variable, train, verify = (shlex.split(each.text) for each in details.of(dataset).commands)
+    lines = [shlex.split(each.text) for each in details.of(dataset).commands]
+    megatron, variable, train, verify = lines[:4]
+    assert lines[4:] == [["dataprep", "lease", str(dataset.folder), "--", "COMMAND"]] * (name == "nightly")
 
     expected = [pair.path for pair in dataset.pairs]
     assert [part.prefix for part in read_parts(megatron[1:])] == expected

@@ -116,6 +116,16 @@ def test_links_are_not_followed(shelf, tmp_path):
     assert found.find("o~nightly~v000002").num_documents == 6
 
 
+def test_a_pipe_is_not_waited_for(shelf, tmp_path):
+    copy = shelf.copy(tmp_path / "copy")
+    path = copy.output / shelf.plain / "manifest.json"
+    path.unlink()
+    os.mkfifo(path)
+    row = next(row for row in Datasets(lambda: {"o": copy.output}).page().datasets if row.name == shelf.plain)
+
+    assert "neither a file nor a folder" in row.problem
+
+
 def test_a_name_in_a_manifest_leads_nowhere(shelf, tmp_path):
     copy = shelf.copy(tmp_path / "copy")
     path = copy.output / shelf.plain / "manifest.json"
