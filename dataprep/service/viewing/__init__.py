@@ -1,6 +1,7 @@
 """What there is to see of datasets, read from files only; pages and API show it, and this knows of neither.
 
     listing     which datasets and versions there are; `Datasets`, where all of it begins
+    chosen      one of them that somebody asked for
     summaries   what a manifest says, in short
     details     all that is known of one dataset
     lengths     how long its documents are

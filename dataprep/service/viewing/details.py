@@ -22,8 +22,8 @@ from dataprep.service.viewing.answers import (
     SourcePage,
     SourceRow,
 )
+from dataprep.service.viewing.chosen import AbsentError, Dataset, page_of
 from dataprep.service.viewing.kept import Kept, stamp
-from dataprep.service.viewing.listing import AbsentError, Dataset, page_of
 from dataprep.versions import Versions
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 MOST = 20
 """Pairs, parts and reports that are listed with a dataset."""
+
+FRESH_SECONDS = 2.0
+"""For so long nobody looks again who uses a version, and whether its parts are there."""
 
 FILES = 100
 """Source files of a page."""
@@ -61,6 +64,8 @@ class Details:
     def __init__(self, datasets: Datasets) -> None:
         self._datasets = datasets
         self._manifests: Kept[DatasetManifest] = Kept(8)
+        self._details: Kept[DatasetDetail] = Kept(64, FRESH_SECONDS)
+        self._known_parts: Kept[list[_Part]] = Kept(64, FRESH_SECONDS)
         self._lengths: Kept[LengthsDetail | None] = Kept(256)
 
     def manifest(self, path: Path, output: str) -> DatasetManifest:
@@ -82,6 +87,9 @@ class Details:
         Raises:
             FormatError: its manifest, or that of its newest part, cannot be read.
         """
+        return self._details.get(dataset.id, lambda: self._of(dataset))
+
+    def _of(self, dataset: Dataset) -> DatasetDetail:
         parts = self._parts(dataset)
         if not parts:
             raise FormatError(f"{dataset.folder} has no parts")
@@ -145,19 +153,20 @@ class Details:
             AbsentError: it has none.
             FormatError: an index cannot be read, or is broken.
         """
+        checksums = tuple(pair.entry.files.idx_checksum for pair in dataset.pairs)
+        found = self._lengths.get((dataset.id, checksums), lambda: self._measured(dataset))
+        if found is None:
+            raise AbsentError(f"{dataset.folder.name} holds no documents.")
+        return found
+
+    def _measured(self, dataset: Dataset) -> LengthsDetail | None:
         prefixes = [Path(pair.path) for pair in dataset.pairs if pair.entry.num_documents]
         for prefix in prefixes:
             self._datasets.check_inside(prefix.with_name(f"{prefix.name}.idx"), dataset.output_id)
         known = None
-        if dataset.version is None:
-            known = self.manifest(dataset.manifests[0], dataset.output_id).lengths if dataset.manifests else None
-        checksums = tuple(pair.entry.files.idx_checksum for pair in dataset.pairs)
-        found = self._lengths.get(
-            (dataset.id, checksums), lambda: lengths.measure(prefixes, known, dataset.num_documents)
-        )
-        if found is None:
-            raise AbsentError(f"{dataset.folder.name} holds no documents.")
-        return found
+        if dataset.version is None and dataset.manifests:
+            known = self.manifest(dataset.manifests[0], dataset.output_id).lengths
+        return lengths.measure(prefixes, known, dataset.num_documents)
 
     def sources(self, dataset: Dataset, number: int = 1) -> SourcePage:
         """Some of the source files, in their order.
@@ -180,6 +189,9 @@ class Details:
         return SourcePage(files=tuple(rows), page=number, num_pages=pages, num_files=count)
 
     def _parts(self, dataset: Dataset) -> list[_Part]:
+        return self._known_parts.get(dataset.id, lambda: self._find_parts(dataset))
+
+    def _find_parts(self, dataset: Dataset) -> list[_Part]:
         if dataset.version is None:
             assert dataset.summary is not None
             return [_Part(0, dataset.folder / "manifest.json", dataset.summary.num_files, dataset.summary)]

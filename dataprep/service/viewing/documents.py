@@ -14,16 +14,17 @@ from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection.provenance import source_of
 from dataprep.inspection.windows import document_extent, documents_of, open_index, sequence_extent
 from dataprep.samples import SampleOrder, Sampling, part_range, plan_samples, read_lengths
+from dataprep.service.viewing.chosen import AbsentError
 from dataprep.service.viewing.kept import Kept, stamp
-from dataprep.service.viewing.listing import AbsentError
 from dataprep.service.viewing.readings import DocumentView, Origin, SamplePiece, SampleView, Token
 from dataprep.service.viewing.tokens import Readers
 
 if TYPE_CHECKING:
     from dataprep.indexed import Index
     from dataprep.service.viewing.answers import Pair
+    from dataprep.service.viewing.chosen import Dataset
     from dataprep.service.viewing.details import Details
-    from dataprep.service.viewing.listing import Dataset, Datasets
+    from dataprep.service.viewing.listing import Datasets
     from dataprep.service.viewing.tokens import Reader
 
 TOKENS = 2000

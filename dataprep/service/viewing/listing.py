@@ -13,14 +13,15 @@ import contextlib
 import os
 import re
 import stat
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from dataprep.errors import DataprepError, FormatError, SpecError
+from dataprep.errors import DataprepError, FormatError
 from dataprep.service.viewing.answers import DatasetPage, DatasetRow, Pair, VersionPage, VersionRow
+from dataprep.service.viewing.chosen import PAGE, AbsentError, Dataset, page_of
 from dataprep.service.viewing.kept import Kept, stamp
-from dataprep.service.viewing.summaries import Summary, is_name, summarize
+from dataprep.service.viewing.summaries import Summary, VersionSummary, is_name, summarize, summarize_version
 from dataprep.storage import MARK
 from dataprep.versions import Versions, leases_of
 from dataprep.versions.folder import load_version
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from dataprep.manifest import Prefix
     from dataprep.versions import VersionManifest
 
-PAGE = 50
-"""Entries of a page."""
+FOUND_SECONDS = 5.0
+"""For so long nobody looks again whether the parts of a version lie where they did."""
 
 FRESH_SECONDS = 1.0
 """For so long the names that were found in a folder hold."""
@@ -43,56 +44,12 @@ OTHERS = ("raw", "work")
 """What lies in an output and is no dataset."""
 
 
-class AbsentError(SpecError):
-    """What was asked for is not there, and never was, or is not any more."""
-
-
 class _Entry(NamedTuple):
     """A folder in an output: what it is, and when its manifest, or its newest version, came."""
 
     name: str
     kind: Literal["dataset", "versions"]
     mtime_ns: int
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """One dataset, or one version of a versioned one.
-
-    Attributes:
-        id: as the module says, with the version.
-        output: the folder that it lies in, and `output_id` the id of that.
-        folder: its own.
-        summary: of a dataset that has no versions.
-        version: its manifest, of a version.
-        pairs: in the order of their documents.
-        manifests: of each pair the manifest that speaks of it.
-    """
-
-    id: str
-    output_id: str
-    output: Path
-    folder: Path
-    summary: Summary | None
-    version: VersionManifest | None
-    pairs: tuple[Pair, ...]
-    manifests: tuple[Path, ...]
-
-    @property
-    def num_documents(self) -> int:
-        return sum(pair.entry.num_documents for pair in self.pairs)
-
-    def pair_of(self, document: int) -> tuple[int, int]:
-        """The pair that holds a document, and the number of the document there.
-
-        Raises:
-            AbsentError: there is no such document.
-        """
-        for number, pair in enumerate(self.pairs):
-            if 0 <= document - pair.first_document < pair.entry.num_documents:
-                return number, document - pair.first_document
-        there = f"documents 0 to {self.num_documents - 1}" if self.num_documents else "no documents"
-        raise AbsentError(f"There is no such document: {self.folder.name} holds {there}.")
 
 
 class Datasets:
@@ -107,8 +64,10 @@ class Datasets:
         self._entries: Kept[dict[str, _Entry]] = Kept(64, FRESH_SECONDS)
         self._numbers: Kept[list[int]] = Kept(64, FRESH_SECONDS)
         self._mtimes: dict[tuple[str, str, int], int] = {}
-        self._summaries: Kept[Summary] = Kept(20_000)
-        self._versions: Kept[VersionManifest] = Kept(20_000)
+        self._summaries: Kept[Summary] = Kept(10_000)
+        self._version_summaries: Kept[VersionSummary] = Kept(20_000)
+        self._versions: Kept[VersionManifest] = Kept(8)  # a megabyte for a thousand parts
+        self._found: Kept[Dataset] = Kept(64, FOUND_SECONDS)
 
     @property
     def outputs(self) -> dict[str, Path]:
@@ -174,7 +133,10 @@ class Datasets:
         if not numbers or (number is not None and number not in numbers):
             there = f"; the newest is {versions.version(numbers[-1]).name}" if numbers else ""
             raise AbsentError(f"{folder} has no such version{there}.")
-        return self._find_version(output, versions, numbers[-1] if number is None else number)
+        number = numbers[-1] if number is None else number
+        path = versions.version(number) / "manifest.json"
+        self.check_inside(path, output)
+        return self._found.get(self._stamp(path), lambda: self._find_version(output, versions, number, path))
 
     def summary(self, path: Path, output: str) -> Summary:
         """What a manifest says, in short.
@@ -190,7 +152,7 @@ class Datasets:
         name = dataset.folder.parent.name if dataset.version is not None else dataset.folder.name
         kind = self._entry(dataset.output_id, name).kind
         row = DatasetRow(id=dataset.id, output=dataset.output_id, name=name, folder=str(dataset.folder), kind=kind)
-        return self._described(dataset, row)
+        return self._described(row, dataset.version.number if dataset.version is not None else None)
 
     def users(self, versions: Versions) -> dict[int, tuple[str, ...]]:
         """Who uses which version."""
@@ -278,23 +240,25 @@ class Datasets:
             id=f"{output}~{entry.name}", output=output, name=entry.name, folder=str(folder), kind=entry.kind
         )
         try:
-            return self._described(self.find(row.id), row)
+            return self._described(row, None)
         except DataprepError as error:
             return row.model_copy(update={"problem": str(error)})
 
-    def _described(self, dataset: Dataset, row: DatasetRow) -> DatasetRow:
-        if dataset.version is not None:
-            version = dataset.version
-            counts = {"num_documents": version.num_documents, "num_tokens": version.num_tokens}
-            numbers = self._version_numbers(Versions(dataset.folder.parent))
-            more = {"version": version.number, "num_versions": len(numbers), "num_bytes": version.num_bytes}
-            named = {"corpus": version.corpus, "tokenizer": version.tokenizer, "created": version.created}
-            return row.model_copy(update={**counts, **more, **named})
-        summary = dataset.summary
-        assert summary is not None
-        counts = {"num_documents": summary.counts.num_documents, "num_tokens": summary.counts.num_tokens}
-        named = {"corpus": summary.corpus, "tokenizer": summary.tokenizer, "created": summary.created}
-        return row.model_copy(update={**counts, **named, "num_bytes": summary.num_bytes})
+    def _described(self, row: DatasetRow, number: int | None) -> DatasetRow:
+        """A row with its figures; of a versioned dataset those of a version, or of the newest."""
+        home, values = self.outputs[row.output] / row.name, dict[str, Any]()
+        if row.kind == "versions":
+            versions = Versions(home)
+            numbers = self._version_numbers(versions)
+            values = {"version": number or numbers[-1], "num_versions": len(numbers)}
+            version = self._version_summary(row.output, versions, values["version"])
+            values |= {"num_documents": version.num_documents, "num_tokens": version.num_tokens}
+            made: Summary | VersionSummary = version
+        else:
+            made = summary = self.summary(home / "manifest.json", row.output)
+            values = {"num_documents": summary.counts.num_documents, "num_tokens": summary.counts.num_tokens}
+        named = {"corpus": made.corpus, "tokenizer": made.tokenizer, "created": made.created}
+        return row.model_copy(update={**values, **named, "num_bytes": made.num_bytes})
 
     def _version_row(
         self, output: str, home: Versions, number: int, newest: int, users: Mapping[int, tuple[str, ...]]
@@ -308,21 +272,19 @@ class Datasets:
             leases=users.get(number, ()),
         )
         try:
-            found = self._load_version(output, home, number)
+            found = self._version_summary(output, home, number)
         except DataprepError as error:
             return row.model_copy(update={"problem": str(error)})
-        counted = ("run", "num_files", "num_documents", "num_tokens", "num_bytes", "created")
-        values = {key: getattr(found, key) for key in counted}
-        lists = {"parts": found.parts, "changed": found.changed, "vanished": found.vanished}
-        return row.model_copy(update=values | {f"num_{name}": len(each) for name, each in lists.items()})
+        values = {field.name: getattr(found, field.name) for field in fields(found)}
+        return row.model_copy(update={key: value for key, value in values.items() if key in VersionRow.model_fields})
 
-    def _load_version(self, output: str, home: Versions, number: int) -> VersionManifest:
+    def _version_summary(self, output: str, home: Versions, number: int) -> VersionSummary:
         path = home.version(number) / "manifest.json"
         self.check_inside(path, output)
-        return self._versions.get(self._stamp(path), lambda: load_version(path))
+        return self._version_summaries.get(self._stamp(path), lambda: summarize_version(path))
 
-    def _find_version(self, output: str, home: Versions, number: int) -> Dataset:
-        manifest = self._load_version(output, home, number)
+    def _find_version(self, output: str, home: Versions, number: int, path: Path) -> Dataset:
+        manifest = self._versions.get(self._stamp(path), lambda: load_version(path))
         pairs: list[tuple[Pair, Path]] = []
         documents = 0
         for part in manifest.parts:
@@ -371,18 +333,6 @@ def _numbers(folder: Path) -> list[int]:
             return sorted(int(digits) for digits, entry in found if entry.is_dir(follow_symlinks=False))
     except OSError:
         return []
-
-
-def page_of(number: int, count: int, size: int = PAGE) -> tuple[int, int]:
-    """The first entry of a page, and how many pages there are, at least one.
-
-    Raises:
-        AbsentError: there is no such page.
-    """
-    pages = max(1, -(-count // size))
-    if not 1 <= number <= pages:
-        raise AbsentError(f"There is no such page: there are pages 1 to {pages}.")
-    return (number - 1) * size, pages
 
 
 def _can_be_named(name: str) -> bool:

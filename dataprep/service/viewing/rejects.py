@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import FormatError
 from dataprep.layout import Layout
-from dataprep.service.viewing.listing import AbsentError
+from dataprep.service.viewing.chosen import AbsentError
 from dataprep.service.viewing.readings import Reject, RejectPage
 
 if TYPE_CHECKING:

@@ -76,6 +76,54 @@ def summarize(path: Path) -> Summary:
         raise FormatError(f"{path} {what}, or is another tool's; it is no manifest of a dataset") from error
 
 
+@dataclass(frozen=True, slots=True)
+class VersionSummary:
+    """The figures of a version; see `VersionManifest` for what they mean."""
+
+    corpus: str
+    tokenizer: str
+    created: str
+    run: int
+    num_parts: int
+    num_files: int
+    num_documents: int
+    num_tokens: int
+    num_bytes: int
+    num_changed: int
+    num_vanished: int
+
+
+def summarize_version(path: Path) -> VersionSummary:
+    """Read the manifest of a version for its figures: it may have a part for every day of years.
+
+    Raises:
+        FormatError: it is none, or damaged.
+    """
+    try:
+        value = orjson.loads(path.read_bytes())
+        if (value["schema_version"], value["kind"]) != (SCHEMA, "version"):
+            raise ValueError("another kind of manifest")
+        parts = value["parts"]
+        files = [prefix["files"] for part in parts for prefix in part["prefixes"]]
+        return VersionSummary(
+            corpus=_text(value["corpus"]),
+            tokenizer=_text(value["tokenizer"]),
+            created=_text(value["created"]),
+            run=int(value["run"]),
+            num_parts=len(parts),
+            num_files=sum(part["num_files"] for part in parts),
+            num_documents=sum(part["num_documents"] for part in parts),
+            num_tokens=sum(part["num_tokens"] for part in parts),
+            num_bytes=sum(each["bin_bytes"] + each["idx_bytes"] for each in files),
+            num_changed=len(value["changed"]),
+            num_vanished=len(value["vanished"]),
+        )
+    except OSError as error:
+        raise FormatError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(f"{path} is damaged, or another tool's; it is no manifest of a version") from error
+
+
 def checks_of(verification: dict[str, Any]) -> tuple[Check, ...]:
     """What `verify` said, one report for each pair."""
     reports = verification.get("reports", [verification])

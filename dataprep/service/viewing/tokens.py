@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from dataprep.specs import TokenizerIdentity
 
-MOST_DECODERS = 4
-"""Tokenizers that are held open: one of 128,000 tokens takes some 100 MB."""
+MOST_DECODERS = 3
+"""Tokenizers that are held open: one of 128,000 tokens takes 200 MB."""
 
 MOST_TOKENS = 8
 """That share one character: four bytes have four, unless they are not the shortest."""

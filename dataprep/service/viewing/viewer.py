@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dataprep.service.viewing.chosen import AbsentError
 from dataprep.service.viewing.details import Details
 from dataprep.service.viewing.documents import Documents
-from dataprep.service.viewing.listing import AbsentError, Datasets
+from dataprep.service.viewing.listing import Datasets
 from dataprep.service.viewing.rejects import read_rejects, rejects_of, rejects_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from dataprep.service.viewing.listing import Dataset
+    from dataprep.service.viewing.chosen import Dataset
     from dataprep.service.viewing.readings import RejectPage
 
 

@@ -12,8 +12,8 @@ from starlette.responses import RedirectResponse, Response
 
 from dataprep.errors import DataprepError, SpecError
 from dataprep.samples import SEED, SPLIT, Sampling
+from dataprep.service.viewing.chosen import AbsentError
 from dataprep.service.viewing.documents import TOKENS
-from dataprep.service.viewing.listing import AbsentError
 from dataprep.service.web.drawing import HEIGHT, WIDTH, bars, spans
 from dataprep.service.web.pages import Number
 from dataprep.service.web.showing import page, plain
@@ -21,7 +21,7 @@ from dataprep.service.web.showing import page, plain
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dataprep.service.viewing.listing import Dataset
+    from dataprep.service.viewing.chosen import Dataset
     from dataprep.service.viewing.readings import RejectPage
     from dataprep.service.viewing.viewer import Viewer
 

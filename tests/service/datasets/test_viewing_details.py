@@ -14,8 +14,9 @@ import dataprep
 from dataprep.errors import FormatError
 from dataprep.manifest import load_manifest
 from dataprep.service.viewing import lengths
+from dataprep.service.viewing.chosen import AbsentError
 from dataprep.service.viewing.details import Details
-from dataprep.service.viewing.listing import AbsentError, Datasets
+from dataprep.service.viewing.listing import Datasets
 from dataprep.train.datasets import parse_data_path, read_parts
 from dataprep.versions import Versions, take_lease
 

@@ -17,10 +17,11 @@ from dataprep.indexed import IndexedDataset
 from dataprep.inspection import excerpts
 from dataprep.samples import Sampling
 from dataprep.service.viewing import documents as module
+from dataprep.service.viewing.chosen import AbsentError
 from dataprep.service.viewing.details import Details
 from dataprep.service.viewing.documents import Documents
 from dataprep.service.viewing.kept import Kept
-from dataprep.service.viewing.listing import AbsentError, Datasets
+from dataprep.service.viewing.listing import Datasets
 
 ALL = Sampling(16, split="1")
 

@@ -11,7 +11,7 @@ import pytest
 from dataprep.errors import FormatError
 from dataprep.manifest import load_manifest
 from dataprep.service.viewing import rejects as module
-from dataprep.service.viewing.listing import AbsentError
+from dataprep.service.viewing.chosen import AbsentError
 from dataprep.service.viewing.rejects import read_rejects, rejects_of, rejects_path
 
 
