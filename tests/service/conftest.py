@@ -28,17 +28,17 @@ def make_client(tmp_path):
 
 @pytest.fixture
 def serving(tmp_path):
-    """Starts servers on loopback: ``serving(**settings)`` gives the server and its address."""
+    """Starts servers on loopback: ``serving(launch=..., **settings)`` gives the server and its address."""
     from dataprep.service.web.app import create_app
     from dataprep.service.web.server import bind, make_server
     from dataprep.service.web.settings import Settings
 
     with contextlib.ExitStack() as stack:
 
-        def start(**given):
+        def start(launch=None, **given):
             settings = Settings(**({"outputs": (tmp_path / "out",), "port": 0} | given))
             sockets = bind(settings)
-            server = make_server(create_app(settings))
+            server = make_server(create_app(settings, launch))
             thread = threading.Thread(target=server.run, args=(sockets,), daemon=True)
             thread.start()
 

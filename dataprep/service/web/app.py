@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Security
 from fastapi.exceptions import RequestValidationError
+from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
@@ -37,6 +38,9 @@ DETAILS = {
 }
 """What is said instead of the words that Starlette has for it."""
 
+BEARER = HTTPBearer(auto_error=False, description="The token that the server was started with; see `security`.")
+"""Tells whoever reads the OpenAPI document what to send. The guard is what looks at it."""
+
 
 def create_app(settings: Settings, launch: Callable[[str], None] | None = None) -> FastAPI:
     """The application.
@@ -57,14 +61,10 @@ def create_app(settings: Settings, launch: Callable[[str], None] | None = None) 
     app.add_middleware(Guard, settings=settings, sessions=app.state.sessions, tries=app.state.tries)
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _validation_problem)
-    app.include_router(access.router)
-    app.include_router(datasets.router)  # before those whose paths may stand for anything
-    app.include_router(datasets_api.router)
-    app.include_router(pages.router)
-    app.include_router(api.router)
-    app.include_router(telemetry.router)
-    app.include_router(jobs.pages)
-    app.include_router(jobs.api)
+    for router in (access.router, datasets.router, pages.router, telemetry.router, jobs.pages):
+        app.include_router(router)  # datasets before those whose paths may stand for anything
+    for router in (datasets_api.router, api.router, jobs.api):
+        app.include_router(router, dependencies=[Security(BEARER)] if settings.token is not None else [])
     app.mount("/static", Static(directory=STATIC), name="static")
     return app
 
