@@ -171,7 +171,7 @@ def test_a_server_that_never_answers_is_left(serve, silence, monkeypatch):
 
     (problem,) = tell(hook(server), EVENT, HASTY)
 
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 25
     assert "T00" not in problem
     assert problem.endswith("; tried 3 times")
 
@@ -278,7 +278,7 @@ def test_a_command_that_hangs_is_stopped_with_all_it_began(monkeypatch, tmp_path
 
     begin, _, child = problem.rpartition(": ")
     assert begin.endswith("it took more than 0.5 s and was stopped")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while lives(child):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -165,13 +165,16 @@ def test_lengths_of_many_documents_are_found_quickly(tmp_path):
     import time
 
     start = time.perf_counter()
+    assert [int(np.sort(block)[-1]) for block in blocks] == [4999] * len(blocks)
+    whole = time.perf_counter() - start
+    start = time.perf_counter()
     found = lengths.measure([prefix], None, total)
     seconds = time.perf_counter() - start
-    print(f"{seconds:.2f} s of {found.num_counted:,} of {total:,}")
+    print(f"{seconds:.2f} s of {found.num_counted:,} of {total:,}, {whole:.2f} s to sort all")
     assert found.num_counted <= 1.02 * lengths.MOST_DOCUMENTS
     assert sum(each.num_documents for each in found.bins) == pytest.approx(total, rel=1e-6)
     assert found.lengths.mean == pytest.approx(drawn.mean(), rel=1e-3)
-    assert seconds < 5
+    assert seconds < whole, "a third of it is usual"
 
 
 # --- source files

@@ -179,7 +179,7 @@ def test_a_run_is_found_by_its_name_alone(shelf, datasets):
 
 
 @pytest.mark.slow
-def test_ten_thousand_versions_are_listed_within_a_second(shelf, tmp_path):
+def test_ten_thousand_versions_are_listed_before_they_could_all_be_read(shelf, tmp_path):
     """The first pages of a server that has just started, and later ones."""
     copy = shelf.copy(tmp_path / "copy")
     home, plain = copy.output / "nightly", copy.output / shelf.plain
@@ -198,5 +198,10 @@ def test_ten_thousand_versions_are_listed_within_a_second(shelf, tmp_path):
     start = time.perf_counter()
     assert len(found.page(3).datasets) == len(found.versions("o~nightly").versions) == 50
     again = time.perf_counter() - start
-    print(f"first {first:.3f} s, again {again:.3f} s")
-    assert max(first, again) < 1
+    start = time.perf_counter()
+    assert (
+        sum(json.loads(path.read_bytes())["schema_version"] > 0 for path in copy.output.glob("*/manifest.json")) >= 5000
+    )
+    parsed = time.perf_counter() - start
+    print(f"first {first:.3f} s, again {again:.3f} s; half of them parsed {parsed:.3f} s")
+    assert max(first, again) < parsed

@@ -103,8 +103,15 @@ def test_none_and_damaged_ones(tmp_path, path):
 
 def test_a_large_file_is_not_read_whole(tmp_path, path):
     path.write_bytes(path.read_bytes().splitlines(keepends=True)[0] * 400_000)
-    start = time.perf_counter()
-    last = read_rejects(path, path.stat().st_size)
-    page = read_rejects(path, last.previous)
-    assert time.perf_counter() - start < 0.1
-    assert (len(page.rejects), page.next) == (50, None)
+    whole, pages = [], []
+    for _ in range(3):
+        start = time.perf_counter()
+        assert path.read_bytes().count(b"\n") == 400_000
+        whole.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        last = read_rejects(path, path.stat().st_size)
+        page = read_rejects(path, last.previous)
+        pages.append(time.perf_counter() - start)
+        assert (len(page.rejects), page.next) == (50, None)
+    print(min(pages), min(whole))
+    assert min(pages) < min(whole) / 3
