@@ -77,6 +77,11 @@
     }
   }
 
+  const address = new URL(location.href);
+  if (address.searchParams.has("said")) {   // said once, and not again when the page is loaded again
+    address.searchParams.delete("said");
+    history.replaceState(null, "", address);
+  }
   document.addEventListener("visibilitychange", () => (document.hidden ? rest() : listen()));
   window.addEventListener("pagehide", rest);
   document.querySelectorAll(".log").forEach((log) => { log.scrollTop = log.scrollHeight; });
