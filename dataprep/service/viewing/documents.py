@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dataprep.errors import FormatError, SpecError
+from dataprep.errors import FormatError
 from dataprep.indexed import bin_path, idx_path
 from dataprep.inspection.provenance import source_of
 from dataprep.inspection.windows import document_extent, documents_of, open_index, sequence_extent
-from dataprep.samples import SampleOrder, Sampling, part_range, plan_samples, read_lengths
 from dataprep.service.viewing.chosen import AbsentError
-from dataprep.service.viewing.kept import Kept, stamp
+from dataprep.service.viewing.orders import Orders, Question
 from dataprep.service.viewing.readings import DocumentView, Origin, SamplePiece, SampleView, Token
 from dataprep.service.viewing.tokens import Readers
 
 if TYPE_CHECKING:
     from dataprep.indexed import Index
+    from dataprep.samples import Sampling
     from dataprep.service.viewing.answers import Pair
     from dataprep.service.viewing.chosen import Dataset
     from dataprep.service.viewing.details import Details
@@ -32,12 +31,6 @@ TOKENS = 2000
 
 MOST_TOKENS = 10_000
 """That may be asked for at once."""
-
-MOST_BYTES = 1 << 27
-"""Of memory for the order of one training's samples: 16 million sequences. Two such orders are kept."""
-
-MOST_SEQUENCES = 1 << 24
-"""Of a pair whose samples are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +54,7 @@ class Documents:
     def __init__(self, datasets: Datasets, details: Details) -> None:
         self._datasets, self._details = datasets, details
         self._readers = Readers()
-        self._orders: Kept[SampleOrder] = Kept(2)
-        self._one_order = threading.Lock()
+        self._orders = Orders()
 
     def document(self, dataset: Dataset, number: int, first: int = 0, count: int = TOKENS) -> DocumentView:
         """Some tokens of a document.
@@ -115,31 +107,25 @@ class Documents:
             AbsentError: there is no such pair, sample or token.
             SpecError: a training that Megatron would not begin, or one whose order takes too much memory here.
             FormatError: the pair is damaged.
+            BusyError: others ask for the same, and it takes long.
         """
         if not 0 <= place < len(dataset.pairs):
             raise AbsentError(f"There is no such pair: {dataset.folder.name} has pairs 0 to {len(dataset.pairs) - 1}.")
         source = self._open(dataset, place)
-        order = self._order(source.index, sampling)
-        if not 0 <= number < len(order):
-            raise AbsentError(f"There is no such sample: {sampling.part} has samples 0 to {len(order) - 1}.")
         first, count = window
-        if not 0 <= first <= sampling.seq_length:
-            raise AbsentError(f"There is no such token: a sample has tokens 0 to {sampling.seq_length}.")
-        found = order.pieces(number)
-        ends = np.cumsum(found[:, 2])
-        starts = ends - found[:, 2]
-        shown = np.flatnonzero((ends > first) & (starts < first + count))
-        documents = documents_of(source.index, found[shown, 0])
+        drawn = self._orders.draw(Question(source.pair.path, sampling, number, first, count))
+        sequences = np.array([piece[0] for piece in drawn.pieces], np.int64)
         pieces = []
-        for i, document in zip(shown.tolist(), documents.tolist(), strict=True):
-            skip = max(0, first - int(starts[i]))
-            wanted = min(int(ends[i]), first + count) - int(starts[i]) - skip
-            pieces.append(self._piece(dataset, place, source, found[i].tolist(), (document, skip, wanted)))
+        for found, document in zip(drawn.pieces, documents_of(source.index, sequences).tolist(), strict=True):
+            start = found.pop()
+            skip = max(0, first - start)
+            wanted = min(start + found[2], first + count) - start - skip
+            pieces.append(self._piece(dataset, place, source, found, (document, skip, wanted)))
         return SampleView(
             dataset=dataset.id,
             number=number,
-            num_samples=len(order),
-            num_epochs=order.num_epochs,
+            num_samples=drawn.num_samples,
+            num_epochs=drawn.num_epochs,
             pair=place,
             num_pairs=len(dataset.pairs),
             prefix=source.pair.path,
@@ -150,7 +136,7 @@ class Documents:
             wanted=sampling.num_samples,
             first_token=first,
             num_tokens=sampling.seq_length + 1,
-            num_pieces=len(found),
+            num_pieces=drawn.num_pieces,
             pieces=tuple(pieces),
             notes=tuple(source.notes),
         )
@@ -205,33 +191,6 @@ class Documents:
             url=found.get("url"),
             origin=found.get("origin"),
         )
-
-    def _order(self, index: Index, sampling: Sampling) -> SampleOrder:
-        def make() -> SampleOrder:
-            with self._one_order:
-                _check_size(index, sampling)
-                return SampleOrder(index, sampling)
-
-        return self._orders.get((stamp(index.path), sampling), make)
-
-
-def _check_size(index: Index, sampling: Sampling) -> None:
-    """See that the order of samples fits into the memory that a server has for it.
-
-    Raises:
-        SpecError: it does not, or there is no such part.
-    """
-    prefix = index.path.with_suffix("")
-    refusal = SpecError(
-        f"the order of these samples takes too much memory for a page; ask for one with: dataprep inspect {prefix} "
-        f"--sample N --seq-length {sampling.seq_length} --seed {sampling.seed}"
-    )
-    if len(index.sequence_lengths) > MOST_SEQUENCES:
-        raise refusal
-    start, stop = part_range(index, sampling.split, sampling.part)
-    tokens = int(read_lengths(index, start, stop).sum(dtype=np.int64))
-    if plan_samples((start, stop), tokens, sampling.seq_length, sampling.num_samples).num_bytes > MOST_BYTES:
-        raise refusal
 
 
 def _read(reader: Reader | None, ids: list[int], has_before: bool) -> tuple[tuple[Token, ...], bytes | None]:

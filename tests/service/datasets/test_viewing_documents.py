@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -22,6 +24,7 @@ from dataprep.service.viewing.details import Details
 from dataprep.service.viewing.documents import Documents
 from dataprep.service.viewing.kept import Kept
 from dataprep.service.viewing.listing import Datasets
+from dataprep.service.viewing.orders import Orders, Question
 
 ALL = Sampling(16, split="1")
 
@@ -208,10 +211,42 @@ def test_samples_that_there_are_none_of(datasets, documents, place, number, samp
         documents.sample(datasets.find("o~nightly"), place, number, sampling, window)
 
 
-def test_more_sequences_than_a_page_may_order_are_refused(shelf, datasets, documents, monkeypatch):
-    monkeypatch.setattr(module, "MOST_SEQUENCES", 2)
-    with pytest.raises(SpecError, match="dataprep inspect"):
-        documents.sample(datasets.find("o~nightly"), 0, 0, Sampling(15, split="1"))
+@pytest.fixture
+def orders():
+    """Large ones are made by a child; it ends with the test."""
+    found = Orders()
+    yield found
+    found.close()
+
+
+def test_a_large_order_is_made_by_a_child(shelf, datasets, orders, monkeypatch):
+    """It gives what the server itself would, says what is wrong in its words, and comes back when it was killed."""
+    prefix = datasets.find(f"o~{shelf.many}").pairs[0].path
+    questions = [
+        Question(prefix, sampling, number, 3, 9) for sampling in (ALL, Sampling(40, 7, "1")) for number in (0, 5)
+    ]
+    small = [orders.draw(question) for question in questions]
+    assert orders._child is None
+    monkeypatch.setattr("dataprep.service.viewing.orders.SMALL_BYTES", 0)
+    assert [orders.draw(question) for question in questions] == small
+    child = orders._child
+    with pytest.raises(AbsentError, match="samples 0 to"):
+        orders.draw(Question(prefix, ALL, 10**9, 0, 1))
+    with pytest.raises(SpecError, match="shorter"):
+        orders.draw(Question(prefix, Sampling(10**6, split="1"), 0, 0, 1))
+    assert orders._child is child
+    child.kill()
+    child.wait()
+    assert orders.draw(questions[0]) == small[0]
+    monkeypatch.setattr("dataprep.service.viewing.orders.MOST_BYTES", 8)
+    with pytest.raises(SpecError, match=f"dataprep inspect {prefix} --sample 0"):
+        orders.draw(questions[0])
+
+
+def test_the_child_ends_with_its_server(tmp_path):
+    """Whatever became of it: its standard input is at its end then."""
+    command = [sys.executable, "-m", "dataprep.service.viewing.orders"]
+    assert subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60, check=False).returncode == 0
 
 
 # --- what is kept
