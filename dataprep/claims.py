@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Self
 from dataprep.errors import BusyError, DataprepError, LostClaimError, OutputError
 from dataprep.holders import Holder, mine
 from dataprep.remains import sweep
-from dataprep.storage import MARK, AtomicFile, explain, make_folder, write_all
+from dataprep.storage import MARK, AtomicFile, explain, make_folder, read_whole, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,7 +96,7 @@ def look(folder: Path) -> Seen:
     epoch = max((int(match[1]) for match in map(_NAME.fullmatch, names) if match), default=0)
     beat = b""
     try:
-        beat = (folder / f"epoch-{epoch}.beat").read_bytes()
+        beat = read_whole(folder / f"epoch-{epoch}.beat")
     except OSError as error:  # not there yet, or just replaced, by another NFS client
         if error.errno not in (errno.ENOENT, errno.ESTALE):
             raise  # one whose beats cannot be read would pass for dead

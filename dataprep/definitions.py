@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from dataprep.errors import SpecError
 from dataprep.specs import TokenizerIdentity, TokenizerSpec, TokenizerType
+from dataprep.storage import read_whole
 
 SpecialText = Literal["encode", "plain", "reject"]
 
@@ -241,11 +242,11 @@ def _define(
     hints: tuple[Path, ...],
     stamps: tuple[tuple[int, ...], ...],
 ) -> Definition:
-    contents = {name: file.read_bytes() for name, file in zip(FILES[type_], files, strict=True)}
+    contents = {name: read_whole(file) for name, file in zip(FILES[type_], files, strict=True)}
     named: dict[str, str] = {}
     for hint in hints:
         try:
-            named = _named_tokens(json.loads(hint.read_text(encoding="utf-8"))) | named
+            named = _named_tokens(json.loads(read_whole(hint))) | named
         except ValueError as error:
             raise SpecError(f"{hint} is not JSON that names tokens: {error}; mend it, or move it away") from error
     return Definition(type_, path, contents, named)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dataprep.storage import read_whole
+
 mine: set[str] = set()
 """Tokens of the claims that this process holds or is about to: others of its own are of threads that gave up."""
 
@@ -75,7 +77,7 @@ class Holder:
     def read(cls, path: Path) -> Holder | None:
         """The holder that a file names, or None: it is hollow, cut off, or nothing that we wrote."""
         try:
-            return cls.of(json.loads(path.read_bytes()))
+            return cls.of(json.loads(read_whole(path)))
         except (OSError, ValueError, RecursionError):
             return None
 

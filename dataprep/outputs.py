@@ -16,7 +16,7 @@ from dataprep.errors import FormatError
 from dataprep.layout import Layout
 from dataprep.manifest import load_manifest
 from dataprep.meters import RunState
-from dataprep.storage import MARK
+from dataprep.storage import MARK, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,14 +92,14 @@ def run_status(work: Path) -> dict[str, Any]:
 
 
 def _read_run(work: Path) -> dict[str, Any]:
-    recipe = json.loads((work / "recipe.json").read_text(encoding="utf-8"))
+    recipe = json.loads(read_whole(work / "recipe.json"))
     plan, units = _plan(work / "plan.jsonl")
     fetched = [file for file in recipe["files"] if file.get("url")]
     home = plan.get("home", "")
     layout = Layout.of(work.parent.parent, recipe["corpus"], recipe["tokenizer"]["name"], plan["digest"], home)
     claim = look(layout.claim)  # before all that its holder may still change
     published = layout.manifest.exists()
-    events = [line for path in layout.all_events() for line in path.read_text(encoding="utf-8").splitlines()]
+    events = [line for path in layout.all_events() for line in read_whole(path).decode().splitlines()]
     progress = _progress(layout, published)
     last = _last_event(events)
     state = "failed" if last.get("event") == "failed" else "stopped"
@@ -125,7 +125,7 @@ def _read_run(work: Path) -> dict[str, Any]:
 
 def _plan(path: Path) -> tuple[dict[str, Any], int]:
     """The head of a ``plan.jsonl``, and how many units there are in it so far."""
-    head, *lines = path.read_text(encoding="utf-8").splitlines()
+    head, *lines = read_whole(path).decode().splitlines()
     units = 0
     for line in lines:
         with contextlib.suppress(ValueError):  # cut off by a crash
@@ -140,7 +140,7 @@ def _progress(layout: Layout, published: bool) -> RunState | None:
     it tells of is not there any more.
     """
     try:
-        state = RunState.model_validate_json(layout.progress.read_bytes())
+        state = RunState.model_validate_json(read_whole(layout.progress))
     except (OSError, ValueError):
         return None
     return state if published == (state.state == "published") else None

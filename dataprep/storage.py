@@ -15,6 +15,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -38,6 +39,29 @@ MARK = ".tmp-"
 COPY_BYTES = 1 << 20
 """Block of the scans: reading into a reused buffer of 256 KiB to 1 MiB is the fastest way through a
 file that is in the page cache (6 to 11 GB/s on the machine of notes, against 5 for a fresh mmap)."""
+
+MOST_BYTES = 256 << 20
+"""Of a file that is read whole: the manifest of a corpus of a million files has as much."""
+
+
+def read_whole(path: Path, most: int = MOST_BYTES) -> bytes:
+    """What is in a plain file.
+
+    On a shared file system anything can have the name of a file of ours: opening a pipe would wait for ever, and a file
+    of holes fills the memory.
+
+    Raises:
+        OSError: it cannot be read, is no plain file, or has more than `most` bytes.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        data = file.read(most + 1) if found.st_size <= most else None
+    if data is None or len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+    return data
 
 
 @contextlib.contextmanager

@@ -387,6 +387,17 @@ def _refuse(number: int):
     return call
 
 
+def _refuse_to_write(number: int):
+    original = os.open
+
+    def call(path: Path, flags: int, *rest: int, **named: int) -> int:
+        if flags & os.O_ACCMODE == os.O_RDONLY:
+            return original(path, flags, *rest, **named)
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EIO])
 def test_without_hard_links(folder, monkeypatch, number):
     """Simulated: in this process they are refused."""
@@ -430,7 +441,7 @@ def test_somebody_is_faster(folder, monkeypatch):
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EIO])
 def test_a_folder_that_cannot_be_written_to(folder, monkeypatch, number):
     folder.mkdir(parents=True)
-    monkeypatch.setattr(os, "open", _refuse(number))
+    monkeypatch.setattr(os, "open", _refuse_to_write(number))
     says = "no space left" if number == errno.ENOSPC else os.strerror(number)
     with pytest.raises(OutputError, match=f"cannot claim .*{says}"), Claim(folder):
         pytest.fail("claimed")
@@ -439,9 +450,9 @@ def test_a_folder_that_cannot_be_written_to(folder, monkeypatch, number):
 
 def test_a_full_disk_keeps_nobody_from_clearing_up(folder, monkeypatch):
     with Claim(folder) as claim:
-        monkeypatch.setattr(os, "open", _refuse(errno.ENOSPC))
+        monkeypatch.setattr(os, "open", _refuse_to_write(errno.ENOSPC))
         claim.check()
-        monkeypatch.setattr(os, "open", _refuse(errno.EIO))
+        monkeypatch.setattr(os, "open", _refuse_to_write(errno.EIO))
         with pytest.raises(OutputError, match="Input/output error"):
             claim.check()
         monkeypatch.undo()

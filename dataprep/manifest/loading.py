@@ -12,6 +12,7 @@ from dataprep.manifest.datasets import DatasetManifest
 from dataprep.manifest.pairs import PairManifest
 from dataprep.manifest.units import SCHEMA
 from dataprep.specs import Model
+from dataprep.storage import read_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,8 +109,8 @@ def _check_parts(manifest: PairManifest, path: Path) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        value = json.loads(read_whole(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise FormatError(f"cannot read the manifest {path}: {error}") from error
     found = value.get("schema_version") if isinstance(value, dict) else type(value).__name__
     if found != SCHEMA:

@@ -43,7 +43,7 @@ from dataprep.specs import (
     parse_settings,
     parse_yaml,
 )
-from dataprep.storage import MARK, UNSUPPORTED, AtomicFile, explain, make_folder
+from dataprep.storage import MARK, UNSUPPORTED, AtomicFile, explain, make_folder, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -128,14 +128,11 @@ def load_job(path: Path) -> Job:
         SpecError: it cannot be read, or is wrong; the message names the file and the key.
     """
     try:
-        size = path.stat().st_size
-        text = path.read_text(encoding="utf-8") if size <= MAX_BYTES else ""
+        text = read_whole(path, MAX_BYTES).decode()
     except OSError as error:
         raise SpecError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise SpecError(f"{path} is not YAML: {error}") from error
-    if size > MAX_BYTES:
-        raise SpecError(f"{path} has {size:,} bytes; a job has at most {MAX_BYTES:,}")
     return parse_job(text, path)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 from dataprep.claims import look
 from dataprep.errors import OutputError
 from dataprep.specs import Model
-from dataprep.storage import AtomicFile, explain, make_folder, write_json
+from dataprep.storage import AtomicFile, explain, make_folder, read_whole, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 KEPT = 1000
 """Records of a job that are kept; older ones go."""
+
+MOST_BYTES = 1 << 20
+"""Of a record."""
 
 RECENT = 50
 """Records that say what is due."""
@@ -129,7 +132,7 @@ def read_records(versions: Versions, newest: int = KEPT) -> list[RunRecord]:
     found = []
     for name in [*runs[-newest:], *skips[-newest:]]:
         with contextlib.suppress(OSError, ValueError):
-            found.append(RunRecord.model_validate_json((folder / name).read_bytes()))
+            found.append(RunRecord.model_validate_json(read_whole(folder / name, MOST_BYTES)))
     claim = look(versions.claim)
     return sorted((_seen(record, claim.epoch, claim.is_free) for record in found), key=_order)
 
@@ -224,7 +227,7 @@ def paused(versions: Versions) -> Pause | None:
     """
     path = versions.folder / "paused"
     try:
-        return Pause.model_validate_json(path.read_bytes())
+        return Pause.model_validate_json(read_whole(path, MOST_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

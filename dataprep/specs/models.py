@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dataprep.errors import SpecError
+from dataprep.storage import read_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,7 +122,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
         SpecError: unreadable, not YAML, or not a mapping.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_whole(path).decode()
     except OSError as error:
         raise SpecError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

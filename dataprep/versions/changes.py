@@ -16,7 +16,7 @@ from dataprep.manifest import load_manifest
 from dataprep.planning import Request, of_recipe, unchanged_or_new
 from dataprep.sources import anchor, with_checksum
 from dataprep.specs import Corpus, FilesSource, Model, SourceFile, UrlsSource
-from dataprep.storage import checksum
+from dataprep.storage import checksum, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -73,7 +73,7 @@ class Pending(Model):
     def read(cls, path: Path) -> Pending | None:
         """What an earlier run has set out to do; None: nothing, or it is damaged, and begun anew."""
         try:
-            return cls.model_validate_json(path.read_bytes())
+            return cls.model_validate_json(read_whole(path))
         except (OSError, ValueError):
             return None
 

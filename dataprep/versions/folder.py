@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dataprep.errors import FormatError, LostClaimError
 from dataprep.layout import DATA_ARGS
 from dataprep.stages.publish import write_data_args
-from dataprep.storage import MARK, explain, make_folder, sync_folder, write_json
+from dataprep.storage import MARK, explain, make_folder, read_whole, sync_folder, write_json
 from dataprep.versions.manifest import VersionManifest
 
 if TYPE_CHECKING:
@@ -226,9 +226,9 @@ def load_version(path: Path) -> VersionManifest:
         FormatError: missing, or not one.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_whole(path))
         return VersionManifest.model_validate_json(json.dumps(value))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FormatError(f"cannot read the manifest of a version, {path}: {' '.join(str(error).split())}") from error
 
 

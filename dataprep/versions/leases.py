@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dataprep.errors import OutputError, SpecError
 from dataprep.holders import Holder, mine
 from dataprep.specs import Model
-from dataprep.storage import explain, make_folder, write_json
+from dataprep.storage import explain, make_folder, read_whole, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,7 @@ def leases_of(versions: Versions, now: datetime | None = None) -> list[Lease]:
         paths = sorted(versions.leases.glob("*.json"))
     for path in paths:
         try:
-            lease = Lease.model_validate_json(path.read_bytes())
+            lease = Lease.model_validate_json(read_whole(path, 1 << 16))
             held = lease.holds(now)
         except FileNotFoundError:
             continue  # released just now

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from dataprep.errors import FormatError
 from dataprep.manifest import SCHEMA, Counts, Prefix
 from dataprep.service.viewing.answers import Check, Finding
+from dataprep.storage import read_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +53,7 @@ def summarize(path: Path) -> Summary:
         FormatError: it is not a dataset's, or damaged.
     """
     try:
-        value = orjson.loads(path.read_bytes())
+        value = orjson.loads(read_whole(path))
         if value["schema_version"] != SCHEMA:
             raise FormatError(f"{path}: expected schema_version {SCHEMA}, found {value['schema_version']!r}")
         recipe = value["recipe"]
