@@ -14,7 +14,7 @@ from dataprep.errors import DataprepError, SpecError
 from dataprep.samples import SEED, SPLIT, Sampling
 from dataprep.service.viewing.chosen import AbsentError
 from dataprep.service.viewing.documents import TOKENS
-from dataprep.service.web.drawing import HEIGHT, WIDTH, bars, spans
+from dataprep.service.web.drawing import HEIGHT, WIDTH, bars, levels, spans
 from dataprep.service.web.pages import Number
 from dataprep.service.web.showing import page, plain
 
@@ -89,8 +89,9 @@ def dataset(request: Request, name: str, number: Number = 1) -> Response:
         lengths, why = viewer.details.lengths(found), ""
     except DataprepError as error:
         lengths, why = None, str(error)
-    drawn = {"bars": bars(lengths.bins) if lengths else [], "width": WIDTH, "height": HEIGHT}
-    shown = {"detail": detail, "lengths": lengths, "why": why, **drawn, **_home(found)}
+    drawn = bars(lengths.bins) if lengths else []
+    chart = {"bars": drawn, "levels": levels(drawn), "width": WIDTH, "height": HEIGHT}
+    shown = {"detail": detail, "lengths": lengths, "why": why, **chart, **_home(found)}
     return page(request, "dataset.html", section="datasets", **shown)
 
 
@@ -168,15 +169,19 @@ def sample(  # noqa: PLR0913 - what decides a sample
 
 
 @router.get("/datasets/{name}/rejects")
-def rejects(request: Request, name: str, part: Place = 0, position: Place = 0, reason: str = "") -> Response:
-    """Records that became no documents of a dataset."""
+def rejects(
+    request: Request, name: str, part: Place | None = None, position: Place = 0, reason: str = ""
+) -> Response:
+    """Records that became no documents of a dataset; of a version, of its newest part that has some."""
     viewer = viewer_of(request)
     found = asked(lambda: viewer.datasets.find(name))
-    listed = asked(lambda: viewer.rejects(found, part, position, reason or None))
     detail = asked(lambda: viewer.details.of(found))
+    some = [row for row in detail.parts if row.num_rejected]
+    place = part if part is not None else max((row.number for row in some), default=0)
+    listed = asked(lambda: viewer.rejects(found, place, position, reason or None))
     home = _home(found)
     crumbs = [("/datasets", "Datasets"), (home["home"], home["label"])]
-    about = {"counts": detail.rejects, "parts": detail.num_parts, "part": part}
+    about = {"counts": detail.rejects, "parts": detail.num_parts, "part": place, "some": some}
     return _rejects(request, listed, f"{home['home']}/rejects", {"section": "datasets", "crumbs": crumbs, **about})
 
 
@@ -186,15 +191,14 @@ def run_rejects(request: Request, output: str, run: str, position: Place = 0, re
     listed = asked(lambda: viewer_of(request).run_rejects(output, run, position, reason or None))
     home = f"/runs/{quote(output, safe='')}/{quote(run, safe='')}"
     crumbs = [("/runs", "Runs"), (home, run)]
-    about = {"counts": {}, "parts": 0, "part": 0}
+    about = {"counts": {}, "parts": 0, "part": None, "some": []}
     return _rejects(request, listed, f"{home}/rejects", {"section": "runs", "crumbs": crumbs, **about})
 
 
 def _rejects(request: Request, listed: RejectPage, address: str, shown: dict[str, Any]) -> Response:
-    said = {"part": shown["part"], "reason": listed.reason}
-    query = urlencode({key: value for key, value in said.items() if value})
-    narrow = f"{address}?{urlencode({'part': shown['part']})}&" if shown["part"] else f"{address}?"
-    more = f"{address}?{query}&position=" if query else f"{address}?position="
+    said = {"part": shown["part"]} if shown["parts"] > 1 else {}
+    narrow = f"{address}?{urlencode(said)}&" if said else f"{address}?"
+    more = f"{narrow}{urlencode({'reason': listed.reason})}&position=" if listed.reason else f"{narrow}position="
     return page(request, "rejects.html", listed=listed, address=address, narrow=narrow, more=more, **shown)
 
 

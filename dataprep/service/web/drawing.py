@@ -78,6 +78,22 @@ def bars(bins: Sequence[Bin]) -> list[Bar]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A line across the bars: where it is, from the top, and the share that it stands for."""
+
+    height: float
+    name: str
+
+
+def levels(drawn: Sequence[Bar]) -> list[Level]:
+    """Lines at whole shares, two to four of them below the longest bar."""
+    most = max((share for bar in drawn for share in (bar.share_documents, bar.share_tokens)), default=0.0)
+    step = next((each for each in (0.01, 0.02, 0.05, 0.1, 0.2) if most < 5 * each), 0.25)
+    count = int(most / step + 1e-9)
+    return [Level(round(HEIGHT * (1 - k * step / most), 2), f"{100 * k * step:.0f} %") for k in range(1, count + 1)]
+
+
 def _height(share: float, most: float) -> float:
     """At least a line, where there is anything."""
     return round(max(1.5, HEIGHT * share / most), 2) if share else 0.0

@@ -102,7 +102,7 @@ def run(request: Request, output: str, run: str) -> Response:
         raise HTTPException(404, "There is no such run here; its folder may have been removed.")
     line = next((line for line in state.seen().lines if line.output == output and line.run == run), None)
     return page(
-        request, "run.html", section="runs", detail=detail, line=line, place=place, record=None, log="", version=""
+        request, "run.html", section="runs", detail=detail, line=line, place=place, record=None, log="", made=""
     )
 
 
@@ -116,7 +116,7 @@ def job_run(request: Request, output: str, job: str, number: Annotated[int, Path
     detail: RunDetail | None = place.works.detail(record.work) if record.work else None
     line = next((x for x in state.seen().lines if (x.output, x.job, x.number) == (output, job, number)), None)
     versions = Versions(place.folder / job)
-    version = "" if record.version is None else str(versions.version(record.version))
+    made = "" if record.version is None else str(versions.version(record.version))
     log = tail(log_path(versions, number))
     return page(
         request,
@@ -127,7 +127,7 @@ def job_run(request: Request, output: str, job: str, number: Annotated[int, Path
         place=place,
         record=record,
         log=log,
-        version=version,
+        made=made,
     )
 
 

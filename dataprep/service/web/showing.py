@@ -116,6 +116,7 @@ def templates() -> Environment:
         duration=duration,
         when=when,
         ago=ago,
+        until=until,
         rate=rate,
         plain=plain,
         json=as_json,
@@ -182,6 +183,12 @@ def ago(value: str | datetime | None) -> str:
     if abs(seconds) < 1:
         return "now"
     return f"{short_time(seconds)} ago" if seconds > 0 else f"in {short_time(-seconds)}"
+
+
+def until(started: str, ended: str) -> str:
+    """How long it is from one time to another: 5 min; a dash where nobody knows."""
+    begin, end = _moment(started), _moment(ended)
+    return NOBODY_KNOWS if begin is None or end is None else short_time((end - begin).total_seconds())
 
 
 def plain(text: str) -> str:
