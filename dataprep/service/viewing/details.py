@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections import Counter
 from pathlib import Path
@@ -210,20 +209,16 @@ def commands(dataset: Dataset) -> list[Command]:
     """What to paste to train on a dataset, and to prove it again."""
     prefixes = [pair.path for pair in dataset.pairs if pair.entry.num_tokens]
     if len(prefixes) == 1 and dataset.version is None:
-        data, megatron = prefixes[0], f"--data-path {shlex.quote(prefixes[0])}"
+        named, megatron = shlex.quote(prefixes[0]), f"--data-path {shlex.quote(prefixes[0])}"
         path = f"DATA_PATH={shlex.quote(prefixes[0])}"
     else:
-        data = str(dataset.folder / DATA_ARGS)
-        megatron = f"--data-args-path {shlex.quote(data)}"
-        path = f'DATA_PATH="$(cat {shlex.quote(data)} | xargs)"'
-    folders = list(dict.fromkeys(os.path.dirname(prefix) for prefix in prefixes))
-    named = " ".join(map(shlex.quote, folders if len(folders) > 1 else prefixes))
-    if len(folders) > MOST:
-        named = f"$(cut -d ' ' -f 2- {shlex.quote(data)})"
+        named, data = shlex.quote(str(dataset.folder)), shlex.quote(str(dataset.folder / DATA_ARGS))
+        megatron = f"--data-args-path {data}"
+        path = f'DATA_PATH="$(cat {data} | xargs)"'
     found = [
         Command(title="Megatron's arguments", text=megatron),
         Command(title="Scripts that take a variable", text=path),
-        Command(title="The built-in launcher", text=f"dataprep train {shlex.quote(data)} --model llama3.1-8b"),
+        Command(title="The built-in launcher", text=f"dataprep train {named} --model llama3.1-8b"),
         Command(title="Prove it again", text=f"dataprep verify {named}"),
     ]
     if dataset.version is not None:  # its folder stays while it is used, whatever retention removes
