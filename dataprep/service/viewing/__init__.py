@@ -8,6 +8,7 @@
     tokens      ids as pieces of text
     documents   one document, and one sample as Megatron trains on it, some tokens at a time
     orders      which tokens a sample is made of
+    origins     where a document came from
     rejects     records that became no documents, some at a time
     viewer      all of it in one object
     kept        what was found out, for as long as the files are the same

@@ -10,11 +10,12 @@ import numpy as np
 
 from dataprep.errors import FormatError
 from dataprep.indexed import bin_path, idx_path
-from dataprep.inspection.provenance import source_of
 from dataprep.inspection.windows import document_extent, documents_of, open_index, sequence_extent
 from dataprep.service.viewing.chosen import AbsentError
 from dataprep.service.viewing.orders import Orders, Question
-from dataprep.service.viewing.readings import DocumentView, Origin, SamplePiece, SampleView, Token
+from dataprep.service.viewing.origins import Origins
+from dataprep.service.viewing.readings import DocumentView, SamplePiece, SampleView, Token
+from dataprep.service.viewing.rejects import rejects_path
 from dataprep.service.viewing.tokens import Readers
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from dataprep.service.viewing.chosen import Dataset
     from dataprep.service.viewing.details import Details
     from dataprep.service.viewing.listing import Datasets
+    from dataprep.service.viewing.readings import Origin
     from dataprep.service.viewing.tokens import Reader
 
 TOKENS = 2000
@@ -54,7 +56,7 @@ class Documents:
     def __init__(self, datasets: Datasets, details: Details) -> None:
         self._datasets, self._details = datasets, details
         self._readers = Readers()
-        self._orders = Orders()
+        self._orders, self._origins = Orders(), Origins()
 
     def document(self, dataset: Dataset, number: int, first: int = 0, count: int = TOKENS) -> DocumentView:
         """Some tokens of a document.
@@ -180,17 +182,12 @@ class Documents:
         path = dataset.manifests[place]
         manifest = self._details.manifest(path, dataset.output_id)
         before = dataset.pairs[place].first_document - dataset.pairs[dataset.manifests.index(path)].first_document
-        found = source_of(manifest, before + number)
-        if found is None:
-            return None
-        return Origin(
-            file=found["file"],
-            first_record=found["first_row"] + 1,
-            last_record=found["last_row"] + 1,
-            corpus=found["corpus"],
-            url=found.get("url"),
-            origin=found.get("origin"),
-        )
+        rejects = rejects_path(dataset.output, manifest)
+        try:
+            self._datasets.check_inside(rejects, dataset.output_id)
+        except FormatError:
+            return self._origins.find(manifest, before + number, None)
+        return self._origins.find(manifest, before + number, rejects)
 
 
 def _read(reader: Reader | None, ids: list[int], has_before: bool) -> tuple[tuple[Token, ...], bytes | None]:

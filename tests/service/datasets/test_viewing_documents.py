@@ -61,11 +61,34 @@ def test_the_source_is_the_file_and_the_record(shelf, datasets, documents):
     view = documents.document(datasets.find(f"o~{shelf.plain}"), 0)
 
     assert view.source.file.endswith("a <img src=x onerror=alert(1)>.jsonl")
-    assert (view.source.first_record, view.source.last_record) == (1, len(shelf.lines))
+    assert (view.source.first_record, view.source.last_record) == (1, 1)
     view = documents.document(datasets.find("o~nightly"), 4)
     assert view.text == "night 1 b<|endoftext|>"
     assert (Path(view.source.file).name, view.source.first_record, view.source.last_record) == ("1.jsonl", 2, 2)
     assert (view.number, view.pair_number, view.num_documents) == (4, 1, 6)
+
+
+def test_the_record_follows_from_the_rejects_as_long_as_they_are_there(shelf, tmp_path):
+    copy = shelf.copy(tmp_path / "copy")
+    datasets = Datasets(lambda: {"o": copy.output})
+    dataset = datasets.find(f"o~{shelf.plain}")
+    documents = reading(datasets)
+
+    def records():
+        found = [documents.document(dataset, number).source for number in range(7)]
+        return [(source.first_record, source.last_record) for source in found]
+
+    assert records() == [(row, row) for row in range(1, 15, 2)]
+    path = next(copy.output.glob("work/*/rejects/rejects.jsonl"))
+    lines = path.read_bytes().splitlines(keepends=True)
+    for data in (b"".join(lines[1:]), lines[0].replace(b'"count": 1', b'"count": 2'), b"{}\n", b"x", b""):
+        path.write_bytes(data)
+        assert records() == [(1, 14)] * 7
+    path.unlink()
+    assert records() == [(1, 14)] * 7
+    (tmp_path / "elsewhere").write_bytes(b"".join(lines))
+    path.symlink_to(tmp_path / "elsewhere")
+    assert records() == [(1, 14)] * 7
 
 
 def test_all_documents_of_a_version_are_those_that_landed(shelf, datasets, documents):
