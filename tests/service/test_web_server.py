@@ -70,6 +70,19 @@ def test_a_body_that_does_not_come_is_not_waited_for(serving, monkeypatch):
     assert ask(address, head, pieces=[b"x"]).startswith(b"HTTP/1.1 408 ")
 
 
+def test_who_takes_nothing_of_an_answer_is_not_waited_for(serving, monkeypatch):
+    monkeypatch.setattr(server, "SEND_SECONDS", 0.1)
+    _, address = serving()
+    requests = get("/static/style.css").replace(b"close", b"keep-alive") * 1_000_000
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(10)
+        sock.connect(address)
+        with pytest.raises(ConnectionError):  # it is cut off before all is sent
+            sock.sendall(requests)
+    assert ask(address, get("/healthz")).endswith(b"ok\n")
+
+
 def test_while_slow_ones_wait_others_are_answered(serving):
     _, address = serving()
     slow = [socket.create_connection(address) for _ in range(100)]

@@ -169,9 +169,7 @@ def sample(  # noqa: PLR0913 - what decides a sample
 
 
 @router.get("/datasets/{name}/rejects")
-def rejects(
-    request: Request, name: str, part: Place | None = None, position: Place = 0, reason: str = ""
-) -> Response:
+def rejects(request: Request, name: str, part: Place | None = None, position: Place = 0, reason: str = "") -> Response:
     """Records that became no documents of a dataset; of a version, of its newest part that has some."""
     viewer = viewer_of(request)
     found = asked(lambda: viewer.datasets.find(name))

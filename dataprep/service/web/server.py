@@ -1,7 +1,8 @@
 """uvicorn with the limits of a server that strangers can reach.
 
 Beside those of the guard: a connection that does not come to a whole request in `HEAD_SECONDS` is closed, however
-slowly it sends; there are at most `CONNECTIONS` of them; what a head may hold, h11 limits.
+slowly it sends, and so is one that takes nothing of its answer for `SEND_SECONDS`; there are at most `CONNECTIONS` of
+them; what a head may hold while it comes, h11 limits.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 HEAD_SECONDS = 15.0
 """From the opening of a connection, or the end of an answer, to the end of the next request's head."""
 
+SEND_SECONDS = 60.0
+"""In which somebody has to take something of an answer that is waiting."""
+
 CONNECTIONS = 1000
 """At a time; who comes then is answered 503."""
 
@@ -39,13 +43,14 @@ STOP_SECONDS = 3
 
 
 class Patience(H11Protocol):
-    """A connection that has to come to a request in time. uvicorn waits for ever for one that sends byte by byte."""
+    """A connection that has to come to a request, and take its answer, in time. uvicorn waits for both for ever."""
 
-    _deadline: asyncio.TimerHandle | None = None
+    _head: asyncio.TimerHandle | None = None
+    _send: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._wait()
+        self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -54,27 +59,36 @@ class Patience(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._wait()
-        if self._is_answering:
-            self._rest()  # the next request was here already
+        if not self._is_answering:  # else the next request was here already
+            self._wait_for_head()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._send = self.loop.call_later(SEND_SECONDS, self._give_up)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._send is not None:
+            self._send.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._rest()
+        if self._send is not None:
+            self._send.cancel()
 
     @property
     def _is_answering(self) -> bool:
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return cycle is not None and not cycle.response_complete
 
-    def _wait(self) -> None:
+    def _wait_for_head(self) -> None:
         self._rest()
-        self._deadline = self.loop.call_later(HEAD_SECONDS, self._give_up)
+        self._head = self.loop.call_later(HEAD_SECONDS, self._give_up)
 
     def _rest(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        if self._head is not None:
+            self._head.cancel()
 
     def _give_up(self) -> None:
         if not self.transport.is_closing():
