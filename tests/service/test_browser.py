@@ -179,6 +179,8 @@ def site(tmp_path_factory):
         write_texts(inbox / name / "a.jsonl", STORIES)
     write_job(folder, LONG, schedule=NEVER)
     write_texts(inbox / LONG / "part-0001.jsonl", STORIES)
+    run_job(load_job(folder / f"{LONG}.yaml"))
+    write_job(folder, "new", schedule=NEVER)
     (folder / "broken.yaml").write_text(
         "corpus: inbox/*.jsonl\ntokenizer: sample\noutput: data\nschedule: 61 2 * * *\n"
     )
@@ -322,7 +324,8 @@ def test_rejects_are_seen(version, visit, check):
         ("jobs", "/jobs"),
         ("job", "/jobs/nightly"),
         ("job-failed", "/jobs/damaged"),
-        ("job-new", f"/jobs/{LONG}"),
+        ("job-long", f"/jobs/{LONG}"),
+        ("job-new", "/jobs/new"),
         ("job-broken", "/jobs/broken"),
         ("datasets", "/datasets"),
         ("versions", "/datasets/{output}~nightly"),
