@@ -233,7 +233,8 @@ def test_a_run_is_started_watched_and_looked_into(site, visit, check):
         os.kill(process, signal.SIGCONT)
     expect(page.locator("#state")).to_have_text("published")
     expect(page.locator("#progress")).to_contain_text("40")
-    page.get_by_role("link", name="Look inside")
+    for part in ("events", "recipe"):  # there was none of it when the page was loaded
+        expect(page.locator(f"#{part}")).to_be_visible()
     assert page.evaluate("() => window.loaded") == "once"
 
     page.get_by_role("link", name="Look inside").click()
