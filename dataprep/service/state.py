@@ -215,7 +215,7 @@ class State:
                 found, problem = [], f"cannot be read: {error.strerror}"
             outputs[name] = _output(place, len(found), problem)
             lines += found
-        lines.sort(key=lambda line: (line.is_going, line.started or line.ended or ""), reverse=True)
+        lines.sort(key=lambda line: (line.is_going, line.started or line.ended or "", line.number or 0), reverse=True)
         jobs = self.board.views(lambda folder: places[output_id(folder)])
         return Seen(outputs, tuple(lines), tuple(jobs))
 

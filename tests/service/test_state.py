@@ -202,6 +202,12 @@ def test_runs_of_jobs_and_others_are_in_one_list(output, work):
         assert state.record(*nothing) is None
 
 
+def test_of_runs_that_began_in_one_second_the_last_one_is_the_newest(tmp_path):
+    for number in (1, 2, 3):
+        write_record(Versions(tmp_path / "news"), record(run=number))
+    assert [line.number for line in state_of(tmp_path).seen().lines] == [3, 2, 1]
+
+
 def test_folders_of_jobs_are_no_links(output, tmp_path):
     write_record(Versions(tmp_path / "other" / "news"), record())
     (output / "linked").symlink_to(tmp_path / "other" / "news")
