@@ -6,6 +6,7 @@ second file beside it (``done_marker``). Only files that are not known as they a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass
@@ -13,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataprep import catalog
-from dataprep.errors import SpecError
+from dataprep.errors import SourceError
 from dataprep.sources import anchor, find_local
 from dataprep.specs import FilesSource, parse_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from dataprep.service.jobs import Job
 
@@ -50,7 +51,8 @@ def look(job: Job, before: Mapping[str, Stamp]) -> Found:
         before: files that were found finished before, as they were then; their names as in `versions.renamed`.
 
     Raises:
-        SpecError: there is no such corpus or folder.
+        SpecError: there is no such corpus, folder or file.
+        SourceError: the file system refuses.
     """
     corpus, folder = catalog.find_corpus(job.corpus_arguments, parse_settings(job.settings))
     source = corpus.source
@@ -73,19 +75,42 @@ def look(job: Job, before: Mapping[str, Stamp]) -> Found:
     return Found(folder, only, tuple(sorted(files.keys() - ready)))
 
 
+def check_gone(source: FilesSource, folder: Path, names: Collection[str]) -> None:
+    """Make sure that files are gone, and not only out of sight: globs take a folder that cannot be read for empty.
+
+    Args:
+        source: paths and globs.
+        folder: what relative paths start at.
+        names: of the files, as in `versions.renamed`.
+
+    Raises:
+        SourceError: one may be there.
+    """
+    root = anchor(source, folder)
+    for parent in sorted({(root / name).parent for name in names}):
+        try:
+            os.listdir(parent)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise SourceError(
+                f"cannot look into {parent}, where files of the newest version were: {error.strerror}; mend that, or "
+                "take the folder away if they are to go"
+            ) from error
+    there = _stamps(source, folder, root)
+    back = sorted(name for name in names if name in there)
+    if back:
+        raise SourceError(f"{root / back[0]} was gone, and is there again; run again once {root} stays as it is")
+
+
 def _stamps(source: FilesSource, folder: Path, root: Path) -> dict[str, Stamp]:
     """The files that are there: name -> bytes and mtime. None at all, where there is nothing yet in the folder."""
-    try:
-        paths = [path for _, path in find_local(source, folder)]
-    except SpecError:
-        if not root.is_dir():
-            raise
-        return {}
     found = {}
-    for path in paths:
-        try:
-            stat = path.stat()
-        except FileNotFoundError:
-            continue  # moved away just now
-        found[Path(os.path.relpath(path, root)).as_posix()] = (stat.st_size, stat.st_mtime_ns)
+    try:
+        for _, path in find_local(source, folder, to_come=True):
+            with contextlib.suppress(FileNotFoundError):  # moved away just now
+                stat = path.stat()
+                found[Path(os.path.relpath(path, root)).as_posix()] = (stat.st_size, stat.st_mtime_ns)
+    except OSError as error:
+        raise SourceError(f"cannot look into {error.filename or root}: {error.strerror}; nothing was done") from error
     return found

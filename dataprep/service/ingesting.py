@@ -19,7 +19,8 @@ import dataprep
 from dataprep import planning, runner, submission
 from dataprep.errors import NoTextError, SourceError, SpecError
 from dataprep.manifest import load_manifest
-from dataprep.service.inbox import look
+from dataprep.service.inbox import check_gone, look
+from dataprep.specs import FilesSource
 from dataprep.storage import checksum, explain, make_folder, write_json
 from dataprep.versions import (
     Changes,
@@ -29,7 +30,7 @@ from dataprep.versions import (
     Versions,
     compare,
     part_request,
-    recipe_of,
+    recipes_of,
     renamed,
 )
 
@@ -102,15 +103,18 @@ def ingest(job: Job, claim: Claim, watcher: Watcher, started: Callable[[Request]
         found = {"files_changed": len(changes.changed), "files_vanished": len(changes.vanished), "files_added": added}
         _check_allowed(job, versions, changes)
         part = _make(job, request, todo, versions, (claim, watcher, started)) if todo else None
-        if part is None and not changes.vanished:
+        if part is None and resumed:
             _forget(versions)
-            return done  # no document in any of them; they are looked at again with the next ones
+            continue  # no document in any of them; they are looked at again, with what came since
+        if part is None and len(changes.kept) == (len(version.parts) if version is not None else 0):
+            _forget(versions)
+            return done  # nor in these; they are looked at again with the next ones
         made = _version(versions, version, changes, part, request.recipe)
         made = made.model_copy(update={"run": claim.epoch})
         if not made.parts:
             raise SourceError(
-                f"all {len(changes.vanished):,} files of version {made.previous} are gone, so that nothing would be "
-                f"left of {versions.name}; is the source mounted?"
+                f"the files of version {made.previous} are gone, or hold no documents any more, so that nothing would "
+                f"be left of {versions.name}; is the source mounted?"
             )
         versions.publish(made, claim)
         _forget(versions)
@@ -146,8 +150,8 @@ def _find(
     job: Job, versions: Versions, version: VersionManifest | None
 ) -> tuple[Request | None, Changes, tuple[str, ...]]:
     """The request for the whole corpus, what is different in it, and what is not finished; None: nothing is there."""
-    parts = version.parts if version is not None else ()
-    known = [file for part in parts for file in recipe_of(versions.part(part.folder), part.manifest_checksum).files]
+    recipes = recipes_of(versions, version)
+    known = [file for recipe in recipes.values() for file in recipe.files]
     pending = Pending.read(versions.pending)
     before = {file.name: (file.num_bytes, file.mtime_ns or 0) for file in known}
     found = look(job, before | (pending.stamps if pending is not None else {}))
@@ -168,7 +172,10 @@ def _find(
         job.corpus_arguments, job.tokenizer_argument, job.output_folder, None, None, job.settings, only=found.only
     )
     request = renamed(request, found.folder)
-    return request, compare(request, versions, version, found.waiting), found.waiting
+    changes = compare(request, recipes, found.waiting)
+    if changes.vanished and isinstance(request.corpus.source, FilesSource):
+        check_gone(request.corpus.source, found.folder, changes.vanished)
+    return request, changes, found.waiting
 
 
 def _resumed(versions: Versions, changes: Changes) -> tuple[SourceFile, ...]:
@@ -255,7 +262,7 @@ def _version(
     return VersionManifest(
         dataprep_version=dataprep.__version__,
         dataset=versions.name,
-        number=(before.number if before is not None else 0) + 1,
+        number=versions.next_number(),
         previous=before.number if before is not None else None,
         run=0,
         corpus=whole.corpus,

@@ -45,26 +45,32 @@ def list_local(
         SpecError: a path or glob names nothing.
         SourceError: a file cannot be opened, or its format cannot be told.
     """
-    kept = [(name, path) for name, path in find_local(source, folder) if only is None or str(path) in only]
+    found = find_local(source, folder, to_come=only is not None)
+    kept = [(name, path) for name, path in found if only is None or str(path) in only]
     for name, path in kept:
         if not name.isprintable() and "\\udc" in ascii(name):
             raise SpecError(f"{str(path)!a}: the file's name is not UTF-8; rename it")
     return tuple(_describe(name, path, reader) for name, path in kept)
 
 
-def find_local(source: FilesSource, folder: Path) -> list[tuple[str, Path]]:
+def find_local(source: FilesSource, folder: Path, to_come: bool = False) -> list[tuple[str, Path]]:
     """The names and absolute paths of all files of a source, sorted by name; none is opened.
+
+    Args:
+        source: paths and globs.
+        folder: what relative paths start at.
+        to_come: a folder may be empty, and a glob match nothing in a folder that is there: files are yet to come.
 
     Raises:
         SpecError: a path or glob names nothing.
     """
     found: set[Path] = set()
     for pattern in source.paths:
-        found.update(_match(pattern, folder))
-    root = _root(found)
+        found.update(_match(pattern, folder, to_come))
+    root = _root(found) if found else folder
     named = sorted((path.relative_to(root).as_posix(), path) for path in found)
     kept = [(name, path) for name, path in named if not any(fnmatch(name, pattern) for pattern in source.exclude)]
-    if not kept:
+    if not kept and not to_come:
         raise SpecError(f"no file is left of {', '.join(source.paths)} after exclude: {', '.join(source.exclude)}")
     return kept
 
@@ -78,13 +84,17 @@ def anchor(source: FilesSource, folder: Path) -> Path:
     """
     found = []
     for pattern in map(_expand, source.paths):
-        path = Path(os.path.abspath(folder / pattern))
-        fixed = list(itertools.takewhile(lambda part: not GLOB & set(part), path.parts))
-        if path.is_dir() or (not path.exists() and len(fixed) < len(path.parts)):
-            found.append(path if path.is_dir() else Path(*fixed))
+        path, fixed = _absolute(folder / pattern), _fixed(_absolute(folder / pattern))
+        if path.is_dir():
+            found.append(path)
         else:
-            found.append(path.parent)
+            found.append(path.parent if path.exists() or fixed == path else fixed)
     return Path(os.path.commonpath(found))
+
+
+def _fixed(path: Path) -> Path:
+    """What comes before the first part of a path that is a glob."""
+    return Path(*itertools.takewhile(lambda part: not GLOB & set(part), path.parts))
 
 
 def _expand(pattern: str) -> str:
@@ -93,20 +103,20 @@ def _expand(pattern: str) -> str:
     return pattern
 
 
-def _match(pattern: str, folder: Path) -> list[Path]:
+def _match(pattern: str, folder: Path, to_come: bool) -> list[Path]:
     pattern = _expand(pattern)
     path = folder / pattern
     if path.is_file():
         return [_absolute(path)]
     if path.is_dir():
         inside = list(_below(path, set()))
-        if not inside:
+        if not inside and not to_come:
             raise SpecError(f"the folder {path} holds no files")
         return inside
     if GLOB & set(pattern):
         names = glob.glob(pattern, root_dir=folder, recursive=True)
         files = [folder / name for name in names if (folder / name).is_file()]
-        if files:
+        if files or (to_come and _fixed(_absolute(path)).is_dir()):
             return [_absolute(p) for p in files]
         raise SpecError(
             f"no file matches {pattern!r} in {_absolute(folder)}; quote the pattern so that the shell leaves it alone"

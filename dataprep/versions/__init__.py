@@ -7,8 +7,8 @@
       current -> v000007           switched by one rename
       parts/<name>-<tokenizer>-<digest 8>/   datasets as `run` makes them; a version names them, none holds them
       pending.json                 the files that the next part is to be made of
-      leases/<id>.json             who uses a version
-      removing-<epoch>/            what retention takes away: marks first, then what they mark
+      leases/                      who uses a version, and which ones are to go
+      removing-<epoch>/            what retention takes away
       runs/ paused                 the service's
 
     changes     what of a source is new, changed or gone since a version; and the run that makes a part of it
@@ -23,7 +23,7 @@ folders of older ones away first, so that a writer that was only asleep finds no
 
 from __future__ import annotations
 
-from dataprep.versions.changes import Changes, Pending, compare, part_request, recipe_of, renamed
+from dataprep.versions.changes import Changes, Pending, compare, part_request, recipes_of, renamed
 from dataprep.versions.folder import Versions, find_version, versioned
 from dataprep.versions.leases import Lease, hold_lease, leases_of, release_lease, take_lease
 from dataprep.versions.manifest import VersionManifest, VersionPart
@@ -42,7 +42,7 @@ __all__ = [
     "hold_lease",
     "leases_of",
     "part_request",
-    "recipe_of",
+    "recipes_of",
     "release_lease",
     "renamed",
     "retain",

@@ -19,7 +19,7 @@ from dataprep.specs import Corpus, FilesSource, Model, SourceFile, UrlsSource
 from dataprep.storage import checksum, read_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from dataprep.specs import Recipe
     from dataprep.versions.folder import Versions
@@ -78,6 +78,11 @@ class Pending(Model):
             return None
 
     @property
+    def ending(self) -> str:
+        """What the name of the part's folder ends with."""
+        return f"-{self.digest[:8]}"
+
+    @property
     def stamps(self) -> dict[str, tuple[int, int]]:
         """Bytes and mtime of each file by its name."""
         return {name: (num_bytes, mtime_ns or 0) for name, num_bytes, mtime_ns, _ in self.files}
@@ -118,33 +123,38 @@ def key_of(file: SourceFile, request: Request) -> str:
     return file.name
 
 
-def compare(
-    request: Request, versions: Versions, version: VersionManifest | None, waiting: Collection[str] = ()
-) -> Changes:
+def recipes_of(versions: Versions, version: VersionManifest | None) -> dict[str, Recipe]:
+    """The recipes of a version's parts, of which its source files are known, by the folders as it names them.
+
+    Raises:
+        FormatError: the manifest of a part is gone, or is not what it was when the version was made.
+    """
+    parts = version.parts if version is not None else ()
+    return {part.folder: _recipe_of(versions.part(part.folder), part.manifest_checksum) for part in parts}
+
+
+def compare(request: Request, recipes: Mapping[str, Recipe], waiting: Collection[str] = ()) -> Changes:
     """How the source of a request differs from a version; reads files of the user whose mtime changed.
 
     Args:
         request: for the whole corpus, `renamed`.
-        versions: where the version lies.
-        version: to compare with; None: everything is new.
+        recipes: `recipes_of` the version; none: everything is new.
         waiting: names of files that are there, and not looked at: they are as they were.
 
     Raises:
-        FormatError: a part of the version is damaged.
         SourceError: a file cannot be read.
     """
     here = {key_of(file, request): file for file in request.recipe.files}
     known, changed, again, vanished = set[str](), dict[str, SourceFile](), list[SourceFile](), set[str]()
     kept, is_other = list[str](), False
-    for part in version.parts if version is not None else ():
-        recipe = recipe_of(versions.part(part.folder), part.manifest_checksum)
+    for part, recipe in recipes.items():
         before = {key_of(file, request): file for file in recipe.files}
         other = {key: now for key in before if key in here and (now := _changed(before[key], here[key])) is not None}
         gone = before.keys() - here.keys() - set(waiting)
         if other or gone or _decides(recipe) != _decides(request.recipe):
             again += [here[key] for key in before if key in here and key not in other]
         else:
-            kept.append(part.folder)
+            kept.append(part)
         is_other = is_other or _decides(recipe) != _decides(request.recipe)
         known.update(before)
         vanished |= gone
@@ -159,23 +169,15 @@ def compare(
     )
 
 
-def recipe_of(folder: Path, expected: str) -> Recipe:
-    """The recipe of a part, of which the source files of a version are known.
-
-    Args:
-        folder: of the part.
-        expected: the checksum of its manifest, as the version states it.
-
-    Raises:
-        FormatError: the manifest is gone, or is not what it was when the version was made.
-    """
+def _recipe_of(folder: Path, expected: str) -> Recipe:
     path = folder / "manifest.json"
+    mend = "put back what was there, or begin another dataset, with a job of another name"
     try:
         found = checksum(path)
     except OSError as error:
-        raise FormatError(f"cannot read {path}: {error.strerror}; a version needs it. Put it back") from error
+        raise FormatError(f"cannot read {path}, which a version needs: {error.strerror}; {mend}") from error
     if found != expected:
-        raise FormatError(f"{path} is not what it was when the version was made: {found}, expected {expected}")
+        raise FormatError(f"{path} is not what it was when the version was made: {found}, expected {expected}; {mend}")
     return load_manifest(path).recipe
 
 

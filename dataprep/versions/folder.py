@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from dataprep.claims import Claim
 
 _VERSION = re.compile(r"v(\d{6,})")
-_REMOVING = re.compile(r"removing-(\d+)")
 
 
 class Versions:
@@ -64,16 +63,21 @@ class Versions:
         """Where what a run removes is moved to."""
         return self.folder / f"removing-{epoch}"
 
-    def all_removing(self) -> list[Path]:
-        return [path for path in self._entries() if _REMOVING.fullmatch(path.name)]
-
     def version(self, number: int) -> Path:
         return self.folder / f"v{number:06d}"
 
     def numbers(self) -> list[int]:
         """The versions there are, oldest first."""
-        found = ((match[1], path) for path in self._entries() if (match := _VERSION.fullmatch(path.name)))
-        return sorted(int(digits) for digits, path in found if (path / "manifest.json").is_file())
+        with explain(self.folder, "look into"):
+            return sorted(number for number, path in self._numbered() if (path / "manifest.json").is_file())
+
+    def next_number(self) -> int:
+        """The number of a version to come: what is left of one that somebody removed by hand keeps its name."""
+        return max((number for number, _ in self._numbered()), default=0) + 1
+
+    def _numbered(self) -> list[tuple[int, Path]]:
+        found = ((_VERSION.fullmatch(path.name), path) for path in self._entries())
+        return [(int(match[1]), path) for match, path in found if match is not None]
 
     def _entries(self) -> list[Path]:
         with explain(self.folder, "look into"):
@@ -123,6 +127,9 @@ class Versions:
             for path in self._entries():
                 if MARK in path.name:
                     discard(path)
+            for path in self.leases.glob("*.mark"):
+                if _is_of_older(path, claim.epoch):
+                    path.unlink(missing_ok=True)
         self.point(claim)
 
     def point(self, claim: Claim) -> None:
@@ -246,5 +253,5 @@ def discard(path: Path) -> None:
 
 def _is_of_older(path: Path, epoch: int) -> bool:
     """Whether a name is that of what a run was about to show, or to remove, under an older claim."""
-    match = re.fullmatch(r"(?:staged|current|removing)-(\d+)", path.name)
+    match = re.fullmatch(r"(?:staged|current|removing|v\d+)-(\d+)(?:\.mark)?", path.name)
     return match is not None and int(match[1]) < epoch

@@ -1,9 +1,11 @@
 """Who uses a version: as long as somebody does, retention leaves it alone.
 
-    leases/<id>.json     who uses which version, and until when; renewed while its command runs
+    leases/<id>.json           who uses which version, and until when; renewed while its command runs
+    leases/v000003-12.mark     the version is to go, says who holds the claim of epoch 12; there until it is gone
 
 Who takes a lease writes it first and looks then whether the version is being removed; who removes one marks it first
-and looks then whether somebody uses it. One of the two sees the other.
+and looks then whether somebody uses it. One of the two sees the other: also over NFS, where a machine may know names of
+a minute ago, but for those of a folder that it has itself just changed, and opens no file without asking the server.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from dataprep.storage import explain, make_folder, read_whole, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from dataprep.versions.folder import Versions
 
@@ -71,22 +74,42 @@ def leases_of(versions: Versions, now: datetime | None = None) -> list[Lease]:
     Raises:
         OutputError: one cannot be read: nobody can say what it holds.
     """
+    return sorted((lease for lease, held in _read(versions, now) if held), key=lambda lease: lease.since)
+
+
+def _read(versions: Versions, now: datetime | None) -> Iterator[tuple[Lease, bool]]:
+    """All leases there are, and whether they hold."""
     now = now or datetime.now(UTC)
-    found = []
-    with explain(versions.leases, "look into"):
-        paths = sorted(versions.leases.glob("*.json"))
-    for path in paths:
+    for path in _files(versions, ".json"):
         try:
             lease = Lease.model_validate_json(read_whole(path, 1 << 16))
             held = lease.holds(now)
         except FileNotFoundError:
             continue  # released just now
         except (OSError, ValueError) as error:
-            raise OutputError(f"cannot read the lease {path}: {error}; remove it if nobody uses it") from error
+            what = error.strerror if isinstance(error, OSError) else "it is damaged"
+            raise OutputError(f"cannot read the lease {path}: {what}; remove it if nobody uses a version") from error
         holder = Holder.of(lease.holder)
-        if held and (holder is None or not holder.has_ended):
-            found.append(lease)
-    return sorted(found, key=lambda lease: lease.since)
+        yield lease, held and (holder is None or not holder.has_ended)
+
+
+def _files(versions: Versions, end: str) -> list[Path]:
+    with explain(versions.leases, "look into"):
+        try:
+            return sorted(path for path in versions.leases.iterdir() if path.name.endswith(end))
+        except FileNotFoundError:
+            return []
+
+
+def clear_leases(versions: Versions, now: datetime | None = None) -> None:
+    """Remove leases that hold no more; for who holds the claim.
+
+    Raises:
+        OutputError: see `leases_of`; the file system refuses.
+    """
+    for lease, held in list(_read(versions, now)):
+        if not held:
+            release_lease(versions, lease.id)
 
 
 def take_lease(versions: Versions, word: str, who: str, span: timedelta = HOLD, holder: Holder | None = None) -> Lease:
@@ -126,7 +149,7 @@ def take_lease(versions: Versions, word: str, who: str, span: timedelta = HOLD, 
         )
         make_folder(versions.leases)
         write_json(versions.leases / f"{lease.id}.json", lease.to_json())
-        if is_marked(versions, number) or not versions.version(number).is_dir():
+        if is_marked(versions, number) or not _is_there(versions, number):
             release_lease(versions, lease.id)
             if word == "current":
                 time.sleep(0.05)  # the newest is never removed, so that there is another one by now, or soon
@@ -137,8 +160,23 @@ def take_lease(versions: Versions, word: str, who: str, span: timedelta = HOLD, 
 
 def is_marked(versions: Versions, number: int) -> bool:
     """Whether somebody is about to remove a version."""
-    name = f"{versions.version(number).name}.mark"
-    return any((folder / name).exists() for folder in versions.all_removing())
+    begin = f"{versions.version(number).name}-"
+    return any(path.name.startswith(begin) for path in _files(versions, ".mark"))
+
+
+def mark_of(versions: Versions, number: int, epoch: int) -> Path:
+    """The file that says that who holds a claim is about to remove a version."""
+    return versions.leases / f"{versions.version(number).name}-{epoch}.mark"
+
+
+def _is_there(versions: Versions, number: int) -> bool:
+    path = versions.version(number) / "manifest.json"
+    with explain(path, "look into"):
+        try:
+            path.open("rb").close()
+        except FileNotFoundError:
+            return False
+    return True
 
 
 def release_lease(versions: Versions, name: str) -> bool:
@@ -148,7 +186,7 @@ def release_lease(versions: Versions, name: str) -> bool:
         OutputError: the file system refuses.
     """
     path = versions.leases / f"{name}.json"
-    if os.path.basename(path) not in (each.name for each in versions.leases.glob("*.json")):
+    if "/" in name or path not in _files(versions, ".json"):
         return False
     with explain(path, "remove"):
         path.unlink(missing_ok=True)

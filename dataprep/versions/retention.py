@@ -1,11 +1,14 @@
 """Which versions go, and with them the parts that no version names any more.
 
 What goes is moved by a rename into a folder that bears the epoch of the claim, and is emptied there: who takes the
-claim over moves that folder away first, so that a run that was asleep meanwhile removes nothing.
+claim over moves that folder away first, so that a run that was asleep meanwhile removes nothing. The mark of a version
+that goes stays until it is gone, see `leases`.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -16,7 +19,7 @@ from dataprep.manifest import load_manifest
 from dataprep.storage import explain, make_folder
 from dataprep.versions.changes import Pending
 from dataprep.versions.folder import discard
-from dataprep.versions.leases import leases_of
+from dataprep.versions.leases import clear_leases, leases_of, mark_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,12 +71,16 @@ def retain(
     make_folder(removing)
     gone, leased = list[int](), list[int]()
     for number in old:
-        if _remove(versions, number, removing, claim, now):
+        if _remove(versions, number, claim, now):
             gone.append(number)
         else:
             leased.append(number)
     parts, num_bytes = _remove_parts(versions, removing, claim)
     discard(removing)
+    with explain(versions.leases, "clear"):
+        for number in gone:
+            mark_of(versions, number, claim.epoch).unlink(missing_ok=True)
+    clear_leases(versions, now)
     return Removed(tuple(gone), tuple(leased), tuple(parts), num_bytes)
 
 
@@ -81,30 +88,33 @@ def _created(versions: Versions, number: int) -> datetime:
     return datetime.fromisoformat(versions.load(number).created)
 
 
-def _remove(versions: Versions, number: int, removing: Path, claim: Claim, now: datetime) -> bool:
+def _remove(versions: Versions, number: int, claim: Claim, now: datetime) -> bool:
     """Remove a version, unless it is in use."""
     version = versions.version(number)
-    mark = removing / f"{version.name}.mark"
+    mark = mark_of(versions, number, claim.epoch)
+    make_folder(versions.leases)
     with explain(version, "remove"):
         mark.touch()
         if any(lease.version == number for lease in leases_of(versions, now)):
             mark.unlink()
             return False
         claim.check()
-        version.rename(removing / version.name)  # fails if somebody took over meanwhile
+        version.rename(versions.removing(claim.epoch) / version.name)  # fails if somebody took over meanwhile
     return True
 
 
 def _remove_parts(versions: Versions, removing: Path, claim: Claim) -> tuple[list[str], int]:
     """Remove the parts that are in no version, and what their runs have left."""
-    named = {versions.part(part.folder).name for number in versions.numbers() for part in versions.load(number).parts}
     pending = Pending.read(versions.pending)
     removed, num_bytes = list[str](), 0
     with explain(versions.parts, "look into"):
-        parts = sorted(path for path in versions.parts.iterdir() if path.is_dir()) if versions.parts.is_dir() else []
-    for part in parts:
-        if part.name in named or (pending is not None and part.name.endswith(f"-{pending.digest[:8]}")):
-            continue
+        left = {path.name: path for path in versions.parts.iterdir()} if versions.parts.is_dir() else {}
+        left = {name: path for name, path in left.items() if pending is None or not name.endswith(pending.ending)}
+    for number in reversed(versions.numbers()):  # the newest names all there are, unless some are to go
+        if left:
+            for named in versions.load(number).parts:
+                left.pop(os.path.basename(named.folder), None)
+    for _, part in sorted(left.items()):
         work = _work_of(part, versions)
         with explain(part, "remove"):
             num_bytes += sum(path.stat().st_size for path in part.rglob("*") if path.is_file())
@@ -121,6 +131,8 @@ def _work_of(part: Path, versions: Versions) -> Path | None:
     try:
         manifest = load_manifest(part / "manifest.json")
     except FormatError:
+        return None
+    if re.fullmatch("[0-9a-f]{64}", manifest.recipe_digest) is None:
         return None
     output = versions.folder.parent
     return Layout.of(output, versions.name, manifest.recipe.tokenizer.name, manifest.recipe_digest).work

@@ -30,7 +30,7 @@ from dataprep.versions import (
     retain,
     take_lease,
 )
-from dataprep.versions.leases import is_marked
+from dataprep.versions.leases import is_marked, mark_of
 
 FILES = PairFiles(bin_bytes=4, bin_checksum="xxh3_128:0", idx_bytes=4, idx_checksum="xxh3_128:0")
 
@@ -335,14 +335,17 @@ def test_a_lease_that_cannot_be_read_holds_everything(versions, claim):
 def test_a_lease_of_a_version_that_is_being_removed(versions, claim):
     """Retention has marked it, and looks for leases next: one of the two sees the other."""
     _filled(versions, claim, 3)
-    versions.removing(claim.epoch).mkdir()
-    (versions.removing(claim.epoch) / "v000001.mark").touch()
+    versions.leases.mkdir()
+    mark_of(versions, 1, claim.epoch).touch()
     assert is_marked(versions, 1)
     assert not is_marked(versions, 2)
     with pytest.raises(SpecError, match="is being removed"):
         take_lease(versions, "1", "x")
     assert leases_of(versions) == []
     take_lease(versions, "2", "x")
+    with Claim(versions.claim, wait=True, ttl_seconds=0) as other:  # whoever marked it has died
+        versions.take_over(other)
+    take_lease(versions, "1", "x")
 
 
 def test_leases_and_retention_at_the_same_time(versions, claim, monkeypatch):
@@ -365,3 +368,57 @@ def test_epochs_count_up(versions):
         with Claim(versions.claim) as claim:
             assert claim.epoch == epoch
     assert claims.look(versions.claim).is_free
+
+
+def test_leases_that_are_over_go(versions, claim):
+    """Of commands that were killed, and of times that are past; marks go with what they mark."""
+    _filled(versions, claim, 3)
+    over = take_lease(versions, "1", "over", timedelta(hours=1))
+    held = take_lease(versions, "3", "held", timedelta(days=30))
+    later = datetime.now(UTC) + timedelta(hours=3)
+    assert retain(versions, claim, 2, None, later).versions == (1,)
+    assert [path.name for path in versions.leases.iterdir()] == [f"{held.id}.json"]
+    assert not release_lease(versions, over.id)
+
+
+def test_a_version_that_cannot_be_opened_gets_no_lease(versions, claim, monkeypatch):
+    _filled(versions, claim, 1)
+
+    def refuses(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "not yours")
+
+    monkeypatch.setattr(Path, "open", refuses)
+    with pytest.raises(OutputError, match="manifest.json"):
+        take_lease(versions, "current", "x")
+
+
+def test_retention_reads_no_more_versions_than_it_needs(versions, claim, monkeypatch):
+    """All parts are in the newest one; what is in none is looked for in all."""
+    _filled(versions, claim, 3)
+    versions.publish(_manifest(versions, 4, "p1", "p2", "p3"), claim)
+    read, load = [], Versions.load
+    monkeypatch.setattr(Versions, "load", lambda self, number: read.append(number) or load(self, number))
+    assert retain(versions, claim, None, None).parts == ()
+    assert read == [4]
+    (versions.parts / "half").mkdir()
+    assert retain(versions, claim, None, None).parts == ("half",)
+    assert read == [4, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("folder", ["../../../foreign", "/foreign", "../parts/../../../foreign", ""])
+def test_a_manifest_that_names_folders_elsewhere_removes_nothing_there(versions, claim, folder, tmp_path):
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "kept").touch()
+    version = _manifest(versions, 1, "a")
+    part = version.parts[0].model_copy(update={"folder": folder.replace("/foreign", str(foreign), folder[:1] == "/")})
+    versions.publish(version.model_copy(update={"parts": (part,)}), claim)
+    versions.publish(_manifest(versions, 2, "b"), claim)
+    assert retain(versions, claim, 1, None).parts == ("a",)
+    assert (foreign / "kept").exists()
+
+
+def test_the_number_of_a_version_that_is_half_gone_is_not_used_again(versions, claim):
+    _filled(versions, claim, 2)
+    (versions.version(2) / "manifest.json").unlink()
+    assert (versions.numbers(), versions.next_number()) == ([1], 3)
