@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import glob
 import json
 import os
 import shutil
@@ -286,7 +288,7 @@ def test_what_was_begun_is_dropped_if_its_files_changed(place, monkeypatch):
     assert len(list((place.root / "data" / "work").iterdir())) == 1
 
 
-def _dies(*_: object) -> None:
+def _dies(*_: object, **__: object) -> None:
     raise OutputError("the power went")
 
 
@@ -402,3 +404,103 @@ def test_a_yaml_that_is_written_anew_keeps_its_slots(place):
     assert due_of(place.job, noon) is None
     os.utime(place.job.path, ((noon + timedelta(days=1)).timestamp(),) * 2)
     assert due_of(place.job, noon + timedelta(days=1)) == Due("2026-03-04T02:30:00+00:00", "schedule", 1)
+
+
+def test_one_of_several_globs_may_match_nothing_yet(place):
+    place.write(corpus=["../inbox/a/*.jsonl", "../inbox/b/*.jsonl"], changes="mirror")
+    place.land("a/1.jsonl", "one")
+    (place.inbox / "b").mkdir()
+    assert place.run().files_added == 1
+    place.land("b/1.jsonl", "two")
+    assert place.run().files_added == 1
+    (place.inbox / "a" / "1.jsonl").unlink()
+    assert place.run().files_vanished == 1
+    assert place.texts() == ["two"]
+
+
+@pytest.mark.parametrize("corpus", ["../inbx", "../inbx/*.jsonl", "../inbox/1.jsonl"])
+def test_a_corpus_that_is_not_there_is_said(place, corpus):
+    place.write(corpus=corpus)
+    with pytest.raises(SpecError, match=r"inbx|1\.jsonl"):
+        place.run()
+
+
+@pytest.mark.parametrize("lasts", [True, False])
+def test_a_folder_that_cannot_be_read_is_not_empty(place, monkeypatch, lasts):
+    """Globs say nothing of it; the documents of its files stay, whether it can be read again a moment later or not."""
+    place.write(changes="mirror")
+    place.land("a/1.jsonl", "one")
+    place.land("b/2.jsonl", "two")
+    place.run()
+    real_glob, real_listdir, globs = glob.glob, os.listdir, [0]
+
+    def forgets(*args: object, **options: object) -> list[str]:
+        globs[0] += 1
+        return [name for name in real_glob(*args, **options) if "2.jsonl" not in name or (globs[0] > 2 and not lasts)]
+
+    def refuses(path: object = ".") -> list[str]:
+        if lasts and path == place.inbox / "b":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real_listdir(path)
+
+    monkeypatch.setattr(glob, "glob", forgets)
+    monkeypatch.setattr(os, "listdir", refuses)
+    with pytest.raises(SourceError, match=r"/b, .*Input/output error" if lasts else r"b/2\.jsonl .* is there again"):
+        place.run()
+    monkeypatch.undo()
+    assert place.run().state == "unchanged"
+    assert place.texts() == ["one", "two"]
+
+
+def test_a_file_that_cannot_be_looked_at_is_named(place, monkeypatch):
+    place.land("1.jsonl", "one")
+    stat = Path.stat
+
+    def refuses(path: Path, **options: bool) -> os.stat_result:
+        if path.name == "1.jsonl":
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", refuses)
+    with pytest.raises(SourceError, match=r"cannot look into .*1\.jsonl: Stale file handle"):
+        place.run()
+
+
+def test_mirror_leaves_out_what_has_no_documents_any_more(place):
+    place.write(changes="mirror")
+    place.land("1.jsonl", "one")
+    place.run()
+    place.land("2.jsonl", "two")
+    place.run()
+    place.land("2.jsonl", "")
+    record = place.run()
+    assert (record.version, record.files_changed, record.num_documents) == (3, 1, 0)
+    assert place.texts() == ["one"]
+    assert place.run().state == "unchanged"
+    place.land("1.jsonl", "")
+    with pytest.raises(SourceError, match="hold no documents any more"):
+        place.run()
+    assert place.texts() == ["one"]
+
+
+def test_what_was_begun_without_documents_keeps_nothing_from_coming(place, monkeypatch):
+    """A run dies with files that hold no documents; the next one goes on to what landed since."""
+    place.land("1.jsonl", "")
+    monkeypatch.setattr(runner, "execute", _dies)
+    with pytest.raises(OutputError):
+        place.run()
+    monkeypatch.undo()
+    place.land("2.jsonl", "two")
+    assert place.run().files_added == 2
+    assert place.texts() == ["two"]
+
+
+def test_a_version_that_is_half_gone_is_not_in_the_way(place):
+    """Somebody removes it by hand, and not all of it."""
+    place.land("1.jsonl", "one")
+    place.run()
+    place.land("2.jsonl", "two")
+    place.run()
+    (place.versions.version(2) / "manifest.json").unlink()
+    assert place.run().version == 3
+    assert place.texts() == ["one", "two"]

@@ -388,7 +388,7 @@ def test_a_version_that_cannot_be_opened_gets_no_lease(versions, claim, monkeypa
         raise PermissionError(errno.EACCES, "not yours")
 
     monkeypatch.setattr(Path, "open", refuses)
-    with pytest.raises(OutputError, match="manifest.json"):
+    with pytest.raises(OutputError, match=r"manifest\.json"):
         take_lease(versions, "current", "x")
 
 
