@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import shlex
@@ -78,9 +79,15 @@ def outside(job: Job, allowed: Sequence[Path] = ()) -> list[Path]:
         One path of each word that leads out, as the job has it; or what of its matches does.
     """
     folders = [Path(os.path.realpath(each)) for each in (job.folder, *allowed)]
+    known: dict[str, bool] = {}
 
     def is_inside(path: str) -> bool:
-        return any(Path(os.path.realpath(path)).is_relative_to(folder) for folder in folders)
+        parent = os.path.dirname(path)
+        if parent == path or os.path.islink(path):
+            return any(Path(os.path.realpath(path)).is_relative_to(folder) for folder in folders)
+        if parent not in known:  # of a million files in one folder
+            known[parent] = any(Path(os.path.realpath(parent)).is_relative_to(folder) for folder in folders)
+        return known[parent] or any(Path(os.path.realpath(path)).is_relative_to(folder) for folder in folders)
 
     found = [stray for own, pattern in _reached(job) if (stray := _stray(own, pattern, is_inside)) is not None]
     return [Path(each) for each in dict.fromkeys(found)]
@@ -99,8 +106,11 @@ def check_inside(job: Job, allowed: Sequence[Path]) -> None:
         )
 
 
-def _reached(job: Job) -> Iterator[tuple[str, str]]:
-    """Every path that the job leads to, in two parts: what is literal, and the glob that follows it."""
+def _reached(job: Job) -> Iterator[tuple[str, str | None]]:
+    """Every path that the job leads to, in two parts: what is literal, and the glob that follows it.
+
+    None follows a folder that is written to: what lies in it is not read as a source, and may be very much.
+    """
     for corpus in job.corpus:
         if not is_named(corpus, job.folder):
             yield _split(corpus, job.folder)
@@ -109,7 +119,7 @@ def _reached(job: Job) -> Iterator[tuple[str, str]]:
         elif "://" in corpus:
             yield from _of_address(corpus)
     yield from _of_tokenizer(job)
-    yield str(job.output_folder), ""
+    yield str(job.output_folder), None
     if job.cluster_argument is not None and os.path.isabs(job.cluster_argument):
         yield job.cluster_argument, ""
     if job.notify.command:
@@ -171,14 +181,24 @@ def _split(text: str, folder: Path) -> tuple[str, str]:
     return joined[:cut], joined[cut:]
 
 
-def _stray(own: str, pattern: str, is_inside: Callable[[str], bool]) -> str | None:
+def _stray(own: str, pattern: str | None, is_inside: Callable[[str], bool]) -> str | None:
     """What of a path, of what it matches, or of what lies below it, is not inside; None: nothing."""
     if not is_inside(own or "/"):
-        return own + pattern
+        return own + (pattern or "")
+    if pattern is None:
+        return next((path for path in _written(own) if not is_inside(path)), None)
     if pattern:
         matches = glob.iglob(glob.escape(own) + pattern, recursive=True)
         return next((each for each in matches if not is_inside(each)), None)
     return next((path for path in _links_below(own) if not is_inside(path)), None)
+
+
+def _written(output: str) -> Iterator[str]:
+    """Folders in an output that runs write to: the datasets of any job among them."""
+    with contextlib.suppress(OSError), os.scandir(output) as entries:
+        for entry in entries:
+            if entry.is_symlink() or os.path.islink(f"{entry.path}/parts"):
+                yield from (entry.path, f"{entry.path}/parts")
 
 
 def _links_below(folder: str) -> Iterator[str]:
@@ -190,8 +210,9 @@ def _links_below(folder: str) -> Iterator[str]:
         if real in seen or not os.path.isdir(here):
             continue
         seen.add(real)
-        for name in sorted(os.listdir(here)):
-            path = os.path.join(here, name)
-            if os.path.islink(path):
-                yield path
-            stack.append(path)
+        with os.scandir(here) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if entry.is_symlink():
+                    yield entry.path
+                if entry.is_dir():
+                    stack.append(entry.path)
