@@ -186,6 +186,12 @@ class State:
                 seen = self._seen = (self._clock() + fresh, found)
             return seen[1]
 
+    @property
+    def last_digest(self) -> str:
+        """The digest of what was seen last; looks at nothing."""
+        seen = self._seen
+        return "" if seen is None else seen[1].digest
+
     def forget(self) -> None:
         """Look again, however new what was seen is: somebody changed something here."""
         self._seen = None

@@ -11,12 +11,18 @@ import pytest
 
 
 @pytest.fixture
-def make_client(tmp_path):
-    """Makes clients, which keep cookies and follow no redirect: ``make_client(token=..., read_only=...)``."""
+def make_client(tmp_path, monkeypatch):
+    """Makes clients, which keep cookies and follow no redirect: ``make_client(token=..., read_only=...)``.
+
+    Answers are made anew for each request, so that tests see what they changed.
+    """
     from starlette.testclient import TestClient
 
+    from dataprep.service.web import sharing
     from dataprep.service.web.app import create_app
     from dataprep.service.web.settings import Settings
+
+    monkeypatch.setattr(sharing, "KEPT_SECONDS", -1.0)
 
     def make(launch=None, base_url="http://127.0.0.1:8642", **settings):
         settings.setdefault("outputs", (tmp_path / "out",))

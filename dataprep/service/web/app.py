@@ -18,6 +18,7 @@ from dataprep.service.web import access, api, datasets, datasets_api, jobs, page
 from dataprep.service.web.events import Events
 from dataprep.service.web.security import Guard
 from dataprep.service.web.sessions import Sessions, Tries
+from dataprep.service.web.sharing import Sharing
 from dataprep.service.web.showing import STATIC, problem
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def create_app(settings: Settings, launch: Callable[[str], None] | None = None) 
     app.state.events, app.state.counters = Events(app.state.state), telemetry.Counters()
     app.state.viewer = Viewer(lambda: app.state.state.seen().folders)
     app.state.sessions, app.state.tries = Sessions(settings.token), Tries()
+    app.add_middleware(Sharing, state=app.state.state)
     app.add_middleware(Guard, settings=settings, sessions=app.state.sessions, tries=app.state.tries)
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(RequestValidationError, _validation_problem)
