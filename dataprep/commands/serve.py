@@ -42,6 +42,7 @@ def serve(
     """
     import contextlib
     import logging
+    import sys
     import threading
 
     from dataprep.errors import SpecError
@@ -72,6 +73,7 @@ def serve(
     if not context.obj["quiet"]:
         note("" if settings.token else "no token: whoever is on this machine may use it", "Ctrl-C stops it")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    sys.setswitchinterval(0.001)  # threads that make pages hand over to the one that answers, in time
     with contextlib.ExitStack() as stack:
         launch = None
         if jobs is not None and not read_only:

@@ -32,7 +32,7 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SLICE_SECONDS = 8.0
 """Of the alternating slices of ``load``."""
@@ -139,6 +139,21 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def tree_cpu_seconds(pid: int) -> float:
+    """Of a process and all that it started."""
+    parents: dict[int, list[int]] = defaultdict(list)
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(path.read_text().rpartition(")")[2].split()[1])].append(int(path.parent.name))
+    found, stack = 0.0, [pid]
+    while stack:
+        each = stack.pop()
+        with contextlib.suppress(OSError):
+            found += cpu_seconds(each)
+        stack += parents[each]
+    return found
+
+
 def resident_mb(pid: int) -> int:
     return int(next(line for line in Path(f"/proc/{pid}/status").open() if line.startswith("VmRSS")).split()[1]) // 1000
 
@@ -189,6 +204,15 @@ def scale(arguments: argparse.Namespace) -> None:
 
 
 # --- load
+
+
+class Slice(NamedTuple):
+    """Some seconds: whether the clients asked, bytes a second that the run read, and cores that both used."""
+
+    is_asked: bool
+    rate: float
+    server_cores: float
+    run_cores: float
 
 
 class Crowd:
@@ -263,17 +287,18 @@ def _process(queue: Any, *arguments: Any) -> None:
     queue.put(_clients(*arguments))
 
 
-def _slices(asking: Any, options: argparse.Namespace, progress: Any, pid: int) -> list[tuple[bool, float, float]]:
-    """Let the clients ask, and be silent, in turns; for each slice the bytes that the run read, and CPU, per second."""
+def _slices(asking: Any, options: argparse.Namespace, progress: Any, pids: tuple[int, int]) -> list[Slice]:
+    """Let the clients ask, and be silent, in turns."""
     found = []
     until = time.monotonic() + options.seconds
     while time.monotonic() + SLICE_SECONDS <= until:
         asking.value = not asking.value
         time.sleep(1.0)  # until the last ones are answered
-        start, done, spent = time.monotonic(), progress(), cpu_seconds(pid)
+        start, done, spent = time.monotonic(), progress(), (cpu_seconds(pids[0]), tree_cpu_seconds(pids[1]))
         time.sleep(SLICE_SECONDS - 1.0)
-        seconds = time.monotonic() - start
-        found.append((bool(asking.value), (progress() - done) / seconds, (cpu_seconds(pid) - spent) / seconds))
+        seconds, now = time.monotonic() - start, (cpu_seconds(pids[0]), tree_cpu_seconds(pids[1]))
+        cores = [(after - before) / seconds for after, before in zip(now, spent, strict=True)]
+        found.append(Slice(bool(asking.value), (progress() - done) / seconds, *cores))
     asking.value = True
     return found
 
@@ -285,7 +310,7 @@ def load(arguments: argparse.Namespace) -> None:
             running = run(arguments.corpus, output, "--workers", "2") if arguments.corpus else None
             while running is not None and not _state(output):
                 time.sleep(0.1)
-            _load(arguments, (host, port), pid, output)
+            _load(arguments, (host, port), (pid, running.pid if running else pid), output)
             if running is not None:
                 assert running.poll() is None, "the corpus is too small: the run ended first"
                 running.terminate()
@@ -299,7 +324,7 @@ def _state(output: Path) -> int:
     return int(value["source_bytes_done"]) if value["state"] == "running" else 0
 
 
-def _load(arguments: argparse.Namespace, address: tuple[str, int], pid: int, output: Path) -> None:
+def _load(arguments: argparse.Namespace, address: tuple[str, int], pids: tuple[int, int], output: Path) -> None:
     paths = pages(*address)
     asking, queue = multiprocessing.Value("b", False), multiprocessing.Queue()
     share = arguments.clients // arguments.processes
@@ -312,14 +337,14 @@ def _load(arguments: argparse.Namespace, address: tuple[str, int], pid: int, out
     ]
     for crowd in crowds:
         crowd.start()
-    slices = _slices(asking, arguments, (lambda: _state(output)) if arguments.corpus else (lambda: 0), pid)
+    slices = _slices(asking, arguments, (lambda: _state(output)) if arguments.corpus else (lambda: 0), pids)
     results = [queue.get() for _ in crowds]
     for crowd in crowds:
         crowd.join()
-    _print(results, slices, arguments, resident_mb(pid))
+    _print(results, slices, arguments, resident_mb(pids[0]))
 
 
-def _print(results: list[dict[str, Any]], slices: list[tuple[bool, float, float]], options: Any, mb: int) -> None:
+def _print(results: list[dict[str, Any]], slices: list[Slice], options: Any, mb: int) -> None:
     seconds: dict[str, list[float]] = defaultdict(list)
     for result in results:
         for path, times in result["seconds"].items():
@@ -330,19 +355,16 @@ def _print(results: list[dict[str, Any]], slices: list[tuple[bool, float, float]
         quantiles = {f"p{q} ms": round(1e3 * marks[q - 1], 1) for q in (50, 95, 99)}
         print(json.dumps({"path": path, "requests": len(times), **quantiles}))
     errors = [error for result in results for error in result["errors"]]
-    asked, silent = ([each for each in slices if each[0] is on] for on in (True, False))
-    rates = [statistics.mean(each[1] for each in some) if some else 0.0 for some in (asked, silent)]
+    asked, silent = ([each for each in slices if each.is_asked is on] for on in (True, False))
     found = {
         "errors": len(errors),
         "requests/s": round(len(seconds["all"]) / (len(asked) * SLICE_SECONDS), 1),
         "events": sum(result["events"] for result in results),
-        "run MB/s asked": round(rates[0] / 1e6, 2),
-        "run MB/s silent": round(rates[1] / 1e6, 2),
-        "run slower by": round(1 - rates[0] / rates[1], 4) if rates[1] else None,
-        "slices MB/s": [(each[0], round(each[1] / 1e6, 1)) for each in slices],
-        "server CPU share": round(statistics.mean(each[2] for each in asked), 3) if asked else None,
-        "server CPU share silent": round(statistics.mean(each[2] for each in silent), 3) if silent else None,
-        "clients CPU share": round(sum(result["cpu"] for result in results) / (len(asked) * SLICE_SECONDS), 3),
+        "slices MB/s": [(each.is_asked, round(each.rate / 1e6, 1)) for each in slices],
+        "run MB/s": [round(statistics.mean(each.rate for each in some) / 1e6, 1) for some in (asked, silent)],
+        "run cores": [round(statistics.mean(each.run_cores for each in some), 3) for some in (asked, silent)],
+        "server cores": [round(statistics.mean(each.server_cores for each in some), 3) for some in (asked, silent)],
+        "clients cores": round(sum(result["cpu"] for result in results) / (len(asked) * SLICE_SECONDS), 3),
         "server MB": mb,
     }
     print(json.dumps(found))

@@ -13,7 +13,7 @@ class Site:
     """An application that counts what it makes, behind the middleware; and a state that says what was seen last."""
 
     def __init__(self):
-        self.made, self.digest, self.fails = [], "a", False
+        self.made, self.digest, self.fails, self.status = [], "a", False, 200
         self.app = Sharing(self.answer, self)
         self.begin = asyncio.Event()
         self.begin.set()
@@ -32,7 +32,7 @@ class Site:
             raise OSError("no")
         session = scope["state"]["session"]
         code = "" if session is None else session.csrf
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.start", "status": self.status, "headers": []})
         await send({"type": "http.response.body", "body": f"{self.digest} {code}".encode()})
 
     async def ask(self, path="/", session=None, method="GET", host=b"a", query=b""):
@@ -126,6 +126,17 @@ def test_who_goes_away_takes_nothing_from_the_others():
         await asyncio.sleep(0)
         site.begin.set()
         assert await second == "a "
+
+    asyncio.run(main())
+
+
+def test_that_something_is_not_there_is_not_kept():
+    async def main():
+        site = Site()
+        site.status = 404
+        await site.ask()
+        await site.ask()
+        assert len(site.made) == 2
 
     asyncio.run(main())
 

@@ -92,12 +92,14 @@ class Sharing:
             known = self._known[key] = _Answer(lambda answer: self._made(answer, asked), self._state.last_digest)
             while len(self._known) > MOST:
                 del self._known[next(iter(self._known))]
+        is_kept = False
         try:
-            return await asyncio.shield(known.messages)
-        except BaseException:
-            if self._known.get(key) is known:
-                del self._known[key]
-            raise
+            found = await asyncio.shield(known.messages)
+            is_kept = found[0]["status"] == 200
+            return found
+        finally:
+            if known.messages.done() and not is_kept and self._known.get(key) is known:
+                del self._known[key]  # what is not there may be there in a moment
 
     def _holds(self, answer: _Answer, path: str) -> bool:
         if time.monotonic() - answer.since > KEPT_SECONDS:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -162,6 +162,7 @@ def duration(seconds: float | None) -> str:
     return NOBODY_KNOWS if seconds is None else short_time(seconds)
 
 
+@lru_cache(maxsize=10_000)
 def when(value: str | datetime | None) -> str:
     """2026-11-21 15:49 UTC; a dash where nobody knows."""
     moment = _moment(value)
