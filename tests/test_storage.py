@@ -24,6 +24,7 @@ from dataprep.storage import (
     copy_range,
     make_folder,
     output_error,
+    read_whole,
     replace_link,
     write_all,
     write_json,
@@ -359,3 +360,27 @@ def test_a_link_that_fails_leaves_the_old_and_can_be_tried_again(workspace, monk
     replace_link(workspace / "link", "new")
     assert os.readlink(workspace / "link") == "new"
     assert _names(workspace) == ["link"]
+
+
+@pytest.mark.timeout(20)
+def test_what_is_no_plain_file_is_not_read(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    assert [read_whole(path, most) for most in (3, 4)] == [b"abc", b"abc"]
+    with pytest.raises(OSError, match="more than 2 bytes"):
+        read_whole(path, 2)
+    os.truncate(path, 10 << 30)
+    with pytest.raises(OSError, match="more than 268,435,456 bytes"):
+        read_whole(path)
+
+    os.symlink("/dev/zero", tmp_path / "link")
+    os.mkfifo(tmp_path / "pipe")
+    for other in (tmp_path / "link", tmp_path / "pipe", tmp_path):
+        with pytest.raises(OSError, match=r"no plain file|Is a directory"):
+            read_whole(other)
+    with pytest.raises(FileNotFoundError):
+        read_whole(tmp_path / "none")
+    grown = Path("/proc/self/maps")  # states 0 bytes, and has more
+    assert read_whole(grown)
+    with pytest.raises(OSError, match="more than 10 bytes"):
+        read_whole(grown, 10)

@@ -79,11 +79,11 @@ class OutputFolder:
         versions = Versions(self.folder / job)
         try:
             stamp = os.stat(versions.folder).st_mtime_ns
-        except OSError:
+            known = self._numbers.get(job)
+            found = versions.numbers() if known is None or known[0] != stamp else []
+        except (OSError, DataprepError):
             return []
-        known = self._numbers.get(job)
         if known is None or known[0] != stamp:
-            found = versions.numbers()
             young = stamp > time.time_ns() - SETTLED_NS
             known = self._numbers[job] = (0 if young else stamp, found)
         return known[1]

@@ -133,7 +133,10 @@ def read_records(versions: Versions, newest: int = KEPT) -> list[RunRecord]:
     for name in [*runs[-newest:], *skips[-newest:]]:
         with contextlib.suppress(OSError, ValueError):
             found.append(RunRecord.model_validate_json(read_whole(folder / name, MOST_BYTES)))
-    claim = look(versions.claim)
+    try:
+        claim = look(versions.claim)
+    except OSError:  # nobody can tell who holds it, and what they say of themselves stands
+        return sorted(found, key=_order)
     return sorted((_seen(record, claim.epoch, claim.is_free) for record in found), key=_order)
 
 
@@ -172,7 +175,7 @@ def since(versions: Versions, created: datetime) -> datetime:
         created: when the YAML that is there now was written.
     """
     try:
-        noted = datetime.fromisoformat((versions.folder / "since").read_text(encoding="ascii").strip())
+        noted = datetime.fromisoformat(read_whole(versions.folder / "since", MOST_BYTES).decode().strip())
     except (OSError, ValueError):
         return created
     return min(noted, created)

@@ -45,12 +45,14 @@ class DatasetPage(Model):
     Attributes:
         page, num_pages: counted from 1.
         num_datasets: in all.
+        problems: outputs that cannot be read, and why.
     """
 
     datasets: tuple[DatasetRow, ...]
     page: int
     num_pages: int
     num_datasets: int
+    problems: tuple[str, ...] = ()
 
 
 class VersionRow(Model):

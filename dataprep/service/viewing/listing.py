@@ -17,7 +17,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from dataprep.errors import DataprepError, FormatError
+from dataprep.errors import DataprepError, FormatError, OutputError
 from dataprep.service.viewing.answers import DatasetPage, DatasetRow, Pair, VersionPage, VersionRow
 from dataprep.service.viewing.chosen import PAGE, AbsentError, Dataset, page_of
 from dataprep.service.viewing.kept import Kept, stamp
@@ -85,11 +85,18 @@ class Datasets:
             AbsentError: there is no such page or output.
         """
         chosen = list(self.outputs) if output is None else [self._checked(output)]
-        found = [(each.mtime_ns, name, each) for name in chosen for each in self._listed(name).values()]
+        found, problems = list[tuple[int, str, _Entry]](), []
+        for name in chosen:
+            try:
+                found += [(each.mtime_ns, name, each) for each in self._listed(name).values()]
+            except OutputError as error:
+                problems.append(str(error))
         found.sort(key=lambda row: (-row[0], row[1], row[2].name))
         first, pages = page_of(number, len(found))
         rows = tuple(self._row(name, entry) for _, name, entry in found[first : first + PAGE])
-        return DatasetPage(datasets=rows, page=number, num_pages=pages, num_datasets=len(found))
+        return DatasetPage(
+            datasets=rows, page=number, num_pages=pages, num_datasets=len(found), problems=tuple(problems)
+        )
 
     def versions(self, name: str, number: int = 1) -> VersionPage:
         """Some of the versions of a versioned dataset, the newest first.
@@ -212,22 +219,29 @@ class Datasets:
         return self._entries.get(output, lambda: {entry.name: entry for entry in self._scan(output)})
 
     def _scan(self, output: str) -> Iterator[_Entry]:
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.outputs[output]) as entries:
-            for entry in entries:
-                if not _can_be_named(entry.name) or entry.name in OTHERS or not entry.is_dir(follow_symlinks=False):
-                    continue
-                key = (output, entry.name, entry.inode())
-                if key in self._mtimes:
-                    yield _Entry(entry.name, "dataset", self._mtimes[key])
-                    continue
-                with contextlib.suppress(OSError):
-                    self._mtimes[key] = os.stat(f"{entry.path}/manifest.json").st_mtime_ns  # a Path takes longer
-                    yield _Entry(entry.name, "dataset", self._mtimes[key])
-                    continue
-                versions = Versions(Path(entry.path))
-                with contextlib.suppress(OSError):
-                    if numbers := self._version_numbers(versions):
-                        yield _Entry(entry.name, "versions", versions.version(numbers[-1]).stat().st_mtime_ns)
+        place = self.outputs[output]
+        try:
+            with os.scandir(place) as entries:
+                found = list(entries)
+        except FileNotFoundError:
+            return  # the first run makes it
+        except OSError as error:
+            raise OutputError(f"cannot look into {place}: {error.strerror}") from error
+        for entry in found:
+            if not _can_be_named(entry.name) or entry.name in OTHERS or not entry.is_dir(follow_symlinks=False):
+                continue
+            key = (output, entry.name, entry.inode())
+            if key in self._mtimes:
+                yield _Entry(entry.name, "dataset", self._mtimes[key])
+                continue
+            with contextlib.suppress(OSError):
+                self._mtimes[key] = os.stat(f"{entry.path}/manifest.json").st_mtime_ns  # a Path takes longer
+                yield _Entry(entry.name, "dataset", self._mtimes[key])
+                continue
+            versions = Versions(Path(entry.path))
+            with contextlib.suppress(OSError):
+                if numbers := self._version_numbers(versions):
+                    yield _Entry(entry.name, "versions", versions.version(numbers[-1]).stat().st_mtime_ns)
 
     def _version_numbers(self, versions: Versions) -> list[int]:
         return self._numbers.get(str(versions.folder), lambda: _numbers(versions.folder))

@@ -101,7 +101,7 @@ def summarize_version(path: Path) -> VersionSummary:
         FormatError: it is none, or damaged.
     """
     try:
-        value = orjson.loads(path.read_bytes())
+        value = orjson.loads(read_whole(path))
         if (value["schema_version"], value["kind"]) != (SCHEMA, "version"):
             raise ValueError("another kind of manifest")
         parts = value["parts"]

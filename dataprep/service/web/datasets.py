@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dataprep.service.viewing.chosen import Dataset
-    from dataprep.service.viewing.readings import RejectPage
+    from dataprep.service.viewing.readings import RejectPage, SampleView
     from dataprep.service.viewing.viewer import Viewer
 
 T = TypeVar("T")
@@ -124,10 +124,11 @@ def document(request: Request, name: str, number: str, first: Place = 0) -> Resp
 
 @router.get("/datasets/{name}/samples")
 def choose(request: Request, name: str) -> Response:
-    """To the sample of the training that was described, or how to describe one."""
-    if not request.query_params:
-        return sample(request, name, "0")
+    """To the sample of the training that was described; to the first one of a usual training, where none was."""
     found = asked(lambda: viewer_of(request).datasets.find(name))
+    if not request.query_params:
+        usual = {"seq_length": SEQ_LENGTH, "seed": SEED, "split": SPLIT, "part": "train", "wanted": None, "pair": 0}
+        return _sample(request, found, {**usual, "number": 0}, 0, is_usual=True)
     said = {key: value for key, value in request.query_params.items() if value}
     number = said.pop("number", "0")
     return RedirectResponse(f"{_home(found)['home']}/samples/{quote(number.strip(), safe='')}?{urlencode(said)}", 303)
@@ -147,25 +148,9 @@ def sample(  # noqa: PLR0913 - what decides a sample
     first: Place = 0,
 ) -> Response:
     """One sample as Megatron trains on it, or why it has none."""
-    viewer = viewer_of(request)
-    found = asked(lambda: viewer.datasets.find(name))
-    chosen: dict[str, Any] = {"seq_length": seq_length, "seed": seed, "split": split, "part": part}
-    context = {**chosen, "wanted": wanted, "pair": pair, "number": whole(number)}
-    query = urlencode({key: value for key, value in {**chosen, "wanted": wanted, "pair": pair}.items() if value})
-    shown = {**_home(found), "context": context, "query": query, "parts": ("train", "valid", "test")}
-    try:
-        sampling = Sampling(**chosen, num_samples=wanted)
-        view = viewer.documents.sample(found, pair, whole(number), sampling, (first, TOKENS))
-    except AbsentError as error:
-        raise HTTPException(404, plain(str(error))) from error
-    except SpecError as error:
-        shown |= {"view": None, "why": str(error), "retry": _possible(found, pair, seq_length)}
-        return page(request, "sample.html", 409 if request.query_params else 200, section="datasets", **shown)
-    except DataprepError as error:
-        raise HTTPException(409, plain(str(error))) from error
-    pieces = [spans(piece.tokens, piece.first_token + piece.first_shown) for piece in view.pieces]
-    shown |= {"view": view, "why": "", "pieces": pieces, "steps": _steps(view.first_token, view.num_tokens)}
-    return page(request, "sample.html", section="datasets", **shown)
+    found = asked(lambda: viewer_of(request).datasets.find(name))
+    context = {"seq_length": seq_length, "seed": seed, "split": split, "part": part, "wanted": wanted, "pair": pair}
+    return _sample(request, found, {**context, "number": whole(number)}, first)
 
 
 @router.get("/datasets/{name}/rejects")
@@ -200,13 +185,60 @@ def _rejects(request: Request, listed: RejectPage, address: str, shown: dict[str
     return page(request, "rejects.html", listed=listed, address=address, narrow=narrow, more=more, **shown)
 
 
-def _possible(found: Dataset, pair: int, seq_length: int) -> str:
-    """The query of a training that a pair is large enough for; "" if there is none."""
-    tokens = found.pairs[pair].entry.num_tokens
+def _sample(request: Request, found: Dataset, context: dict[str, Any], first: int, is_usual: bool = False) -> Response:
+    """The page of a sample, or of why Megatron would not begin the training.
+
+    Args:
+        request: for it.
+        found: the dataset.
+        context: what decides the sample, as in the query.
+        first: token of it to begin with.
+        is_usual: nobody asked for this training: where it cannot be, one that can be is shown beside the reason.
+    """
+    why, view = "", None
+    try:
+        view = _drawn(request, found, context, first)
+    except SpecError as error:
+        why, possible = str(error), _possible(found, context)
+        if is_usual and possible:
+            context = {**context, **possible}
+            view = _drawn(request, found, context, first)
+    query = urlencode({key: value for key, value in context.items() if (value or key == "seed") and key != "number"})
+    shown = {**_home(found), "context": context, "query": query, "parts": ("train", "valid", "test")}
+    if view is None:
+        shown |= {"view": None, "why": why, "retry": urlencode(possible)}
+        return page(request, "sample.html", 200 if is_usual else 409, section="datasets", **shown)
+    pieces = [spans(piece.tokens, piece.first_token + piece.first_shown) for piece in view.pieces]
+    shown |= {"view": view, "why": why, "pieces": pieces, "steps": _steps(view.first_token, view.num_tokens)}
+    return page(request, "sample.html", section="datasets", **shown)
+
+
+def _drawn(request: Request, found: Dataset, context: dict[str, Any], first: int) -> SampleView:
+    """A sample.
+
+    Raises:
+        SpecError: Megatron would not begin the training.
+        HTTPException: there is no such sample; or the files are damaged.
+    """
+    chosen = {key: context[key] for key in ("seq_length", "seed", "split", "part")}
+    try:
+        sampling = Sampling(**chosen, num_samples=context["wanted"])
+        documents = viewer_of(request).documents
+        return documents.sample(found, context["pair"], context["number"], sampling, (first, TOKENS))
+    except AbsentError as error:
+        raise HTTPException(404, plain(str(error))) from error
+    except SpecError:
+        raise
+    except DataprepError as error:
+        raise HTTPException(409, plain(str(error))) from error
+
+
+def _possible(found: Dataset, context: dict[str, Any]) -> dict[str, Any]:
+    """A training that a pair is large enough for; empty if there is none."""
+    tokens, seq_length = found.pairs[context["pair"]].entry.num_tokens, context["seq_length"]
     while seq_length > 1 and seq_length >= tokens:
         seq_length //= 2
-    query = {"seq_length": seq_length, "split": "1,0,0", "pair": pair}
-    return urlencode({key: value for key, value in query.items() if value}) if tokens > 1 else ""
+    return {"seq_length": seq_length, "split": "1,0,0", "pair": context["pair"]} if tokens > 1 else {}
 
 
 def _home(found: Dataset) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from dataprep.errors import FormatError
+from dataprep.errors import FormatError, OutputError
 from dataprep.service.viewing.chosen import AbsentError
 from dataprep.service.viewing.listing import Datasets
 from dataprep.versions import Versions, take_lease
@@ -167,6 +167,17 @@ def test_what_appears_and_goes_is_seen(shelf, tmp_path, monkeypatch):
     (tmp_path / "gone").rename(copy.output / "again")
     assert {row.name for row in found.page().datasets} == {shelf.plain, "again", "nightly"}
     assert found.page(1, "empty").datasets == ()
+
+
+def test_an_output_that_cannot_be_read_is_said(shelf, tmp_path):
+    (tmp_path / "file").write_text("")
+    found = Datasets(lambda: {"f": tmp_path / "file", "o": shelf.output})
+    page = found.page()
+
+    assert page.num_datasets == 3
+    assert page.problems == (f"cannot look into {tmp_path / 'file'}: Not a directory",)
+    with pytest.raises(OutputError):
+        found.find("f~x")
 
 
 def test_a_run_is_found_by_its_name_alone(shelf, datasets):

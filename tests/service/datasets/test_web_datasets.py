@@ -11,7 +11,7 @@ import pytest
 
 from dataprep.service.state import output_id
 from dataprep.service.viewing.readings import Token
-from dataprep.service.web.drawing import bars, spans
+from dataprep.service.web.drawing import bars, levels, spans
 from dataprep.service.web.showing import plain
 
 API = "/api/v1"
@@ -186,13 +186,16 @@ def test_a_sample_marks_its_documents(site, ids):
 def test_a_training_that_megatron_would_not_begin_says_why(site, ids):
     first = site.get(f"/datasets/{ids['plain']}/samples")
     assert first.status_code == 200
-    assert "leaves no tokens" in first.text
+    for part in ("leaves no tokens", "Sample 0", 'name="seq_length" type="number" min="1" max="1048576" value="128"'):
+        assert part in first.text  # why not the usual one, and one that can be
     check_harmless(first.text)
-    retry = html.unescape(re.search(r'href="([^"]+split=1%2C0%2C0[^"]*)"', first.text)[1])
+    home = f"/datasets/{ids['plain']}/samples/0"
+    answer = site.get(f"{home}?seq_length=4096")
+    assert answer.status_code == 409
+    retry = html.unescape(re.search(r'href="([^"]+split=1%2C0%2C0[^"]*)"', answer.text)[1])
     assert "seq_length=128" in retry
     assert site.get(retry).status_code == 200
-    home = f"/datasets/{ids['plain']}/samples/0"
-    assert site.get(f"{home}?seq_length=4096").status_code == 409
+    assert "seed=0&amp;" in site.get(f"{home}?seq_length=10&split=1,0,0&seed=0").text
     for query in ("seq_length=0", "seq_length=x", "seed=-1", "seed=4294967296", "part=x", "split=%3Cb%3E", "wanted=0"):
         answer = site.get(f"{home}?{query}")
         assert answer.status_code in (409, 422)
@@ -352,7 +355,8 @@ def test_bars_are_as_high_as_their_shares():
         (200.0, 133.33, "1", "1"),
         (66.67, 133.33, "2 to 3", "2"),
     ]
-    assert bars([]) == []
+    assert [(each.height, each.name) for each in levels(found)] == [(146.67, "20 %"), (93.33, "40 %"), (40.0, "60 %")]
+    assert bars([]) == levels([]) == []
 
 
 def test_tokens_say_what_they_are():

@@ -29,8 +29,12 @@
   }
 
   function freshen(page) {
+    for (const now of page.querySelectorAll("[data-live][id]")) {
+      if (!document.getElementById(now.id)) appear(now);
+    }
     for (const old of document.querySelectorAll("[data-live][id]")) {
       const now = page.getElementById(old.id);
+      if (!now && old.parentElement.id) old.remove();
       if (!now || now.isEqualNode(old)) continue;
       if (old.contains(document.activeElement) || selected(old)) continue;   // somebody works with it
       const opened = [...old.querySelectorAll("details")].map((each) => each.open);
@@ -42,6 +46,16 @@
       if (fresh) fresh.scrollTop = atEnd ? fresh.scrollHeight : top || 0;
       copyButtons(old);
     }
+  }
+
+  // What was not there before comes into the element that holds it, if that has an id, before what follows it.
+  function appear(now) {
+    const place = now.parentElement.id && document.getElementById(now.parentElement.id);
+    if (!place) return;
+    let next = now.nextElementSibling;
+    while (next && !(next.id && document.getElementById(next.id)?.parentElement === place)) next = next.nextElementSibling;
+    place.insertBefore(document.importNode(now, true), next && document.getElementById(next.id));
+    copyButtons(place);
   }
 
   function selected(element) {
