@@ -34,10 +34,9 @@ Action = Literal["run", "retry", "pause", "resume"]
 SAID = {
     "run": "It was started. It shows up below as soon as it has begun.",
     "retry": "It was started again. It shows up below as soon as it has begun.",
-    "pause": "It is paused: nothing runs by itself until you resume it.",
     "resume": "It runs by its schedule again.",
 }
-"""What a page says once something was done."""
+"""What a page says once something was done; that a job is paused, it says anyway."""
 
 Name = Annotated[str, InPath(description="The job's name.", max_length=200)]
 
