@@ -96,8 +96,6 @@
     address.searchParams.delete("said");
     history.replaceState(null, "", address);
   }
-  // What was said of the last click is said once: the next look, or a reload, is of the page as it is.
-  if (new URLSearchParams(location.search).has("said")) history.replaceState(null, "", location.pathname);
   document.addEventListener("visibilitychange", () => (document.hidden ? rest() : listen()));
   window.addEventListener("pagehide", rest);
   document.querySelectorAll(".log").forEach((log) => { log.scrollTop = log.scrollHeight; });
