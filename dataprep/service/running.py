@@ -16,8 +16,17 @@ from dataprep.errors import BusyError, DataprepError, LostClaimError, OutputErro
 from dataprep.service import schedule
 from dataprep.service.ingesting import dataset_of, ingest
 from dataprep.service.notices import tell
-from dataprep.service.records import RECENT, RunRecord, log_path, read_records, since, trim, utc, write_record
-from dataprep.storage import make_folder
+from dataprep.service.records import (
+    RECENT,
+    RunRecord,
+    log_path,
+    newest_of,
+    read_records,
+    since,
+    trim,
+    utc,
+    write_record,
+)
 from dataprep.watcher import Silent
 
 if TYPE_CHECKING:
@@ -56,7 +65,8 @@ def run_job(
         SpecError: the folder of the dataset is something else.
         DataprepError: it failed; that is recorded, and told.
     """
-    versions, error = dataset_of(job), None
+    versions, ended = dataset_of(job), list[RunRecord]()
+    error: BaseException | None = None
     if versions.folder.is_symlink() or (versions.folder / "manifest.json").exists():
         raise SpecError(f"{versions.folder} is something else than the dataset of a job; give the job another name")
     try:
@@ -64,13 +74,17 @@ def run_job(
             record = _begin(job, claim.epoch, due, clock())
             if due is not None and due != _due(job, versions, clock()):
                 return _skipped(record, "another run, which was faster", clock())
+            before = newest_of(read_records(versions, RECENT))
+            if before is not None and before.state == "lost":
+                ended.append(before)  # it could tell nobody itself
             record, error = _run(job, versions, claim, record, (watcher or Silent(), clock))
     except BusyError as busy:
         record = _skipped(_begin(job, 0, due, clock()), _holder(busy), clock())
         if all((each.slot, each.holder) != (record.slot, record.holder) for each in _skips(versions)):
             write_record(versions, record)  # once, however often it is looked
-    for problem in tell(job.notify, event_of(job, record)):
-        log.warning("%s", problem)
+    for each in (*ended, record):
+        for problem in tell(job.notify, event_of(job, each)):
+            log.warning("%s", problem)
     if error is not None:
         raise error
     return record
@@ -122,13 +136,10 @@ def _run(
     claim: Claim,
     record: RunRecord,
     beside: tuple[Watcher, Callable[[], datetime]],
-) -> tuple[RunRecord, DataprepError | None]:
+) -> tuple[RunRecord, BaseException | None]:
     """Do it, and record how it went, whatever ends it."""
     watcher, clock = beside
-    state: State = "interrupted"
-    said = dict[str, Any]()
-    failed: DataprepError | None = None
-    write_record(versions, record)
+    error: BaseException | None = None
 
     def started(request: Request) -> None:
         nonlocal record
@@ -137,25 +148,32 @@ def _run(
 
     with _logged(versions, record.run):
         try:
+            write_record(versions, record)
             versions.take_over(claim)
             done = ingest(job, claim, watcher, started)
+            state: State = "unchanged" if done.version is None else "published"
+            record = record.model_copy(update=asdict(done))
             _retain(job, versions, claim, clock())
             trim(versions)
-            state, said = ("unchanged" if done.version is None else "published"), asdict(done)
-        except DataprepError as error:
-            state, failed = "failed", _lost(claim) or error
-        except Exception as error:  # a fault of ours, or of a library: this run is over, and others go on
-            state, failed = "failed", DataprepError(f"{type(error).__name__}: {error}")
+        except DataprepError as caught:
+            state, error = "failed", _lost(claim) or caught
+        except Exception as caught:  # a fault of ours, or of a library: this run is over, and others go on
+            state, error = "failed", DataprepError(f"{type(caught).__name__}: {caught}")
             log.exception("the run failed")
-        finally:
-            record = record.model_copy(update={"state": state, "ended": utc(clock()), **said})
-            if failed is not None:
-                log.error("%s", failed)
-                record = record.model_copy(update={"error": str(failed)})
-            again = None if isinstance(failed, LostClaimError) else schedule.retry_at(job.retries, record)
-            record = record.model_copy(update={"retry_at": None if again is None else utc(again)})
+        except (KeyboardInterrupt, SystemExit) as caught:  # somebody ends the process
+            state, error = "interrupted", caught
+        if state == "failed":
+            log.error("%s", error)
+            record = record.model_copy(update={"error": str(error)})
+        record = record.model_copy(update={"state": state, "ended": utc(clock())})
+        again = None if isinstance(error, LostClaimError) else schedule.retry_at(job.retries, record)
+        record = record.model_copy(update={"retry_at": None if again is None else utc(again)})
+        try:
             write_record(versions, record)
-    return record, failed
+        except OutputError as caught:  # a full disk: those who are told know all the same
+            log.error("%s", caught)
+            error = error or caught
+    return record, error
 
 
 def _lost(claim: Claim) -> LostClaimError | None:
@@ -178,13 +196,20 @@ def _retain(job: Job, versions: Versions, claim: Claim, moment: datetime) -> Non
         log.info("removed %d parts that are in no version: %.1f MB", len(removed.parts), removed.num_bytes / 1e6)
 
 
+class _LogFile(logging.FileHandler):
+    """The log of a run. On a full disk lines are lost, of which logging itself would print a traceback for each."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as logging calls it
+        """Do without the line."""
+
+
 @contextlib.contextmanager
 def _logged(versions: Versions, run: int) -> Iterator[None]:
     """Keep what is logged in the file of this run as well; one that cannot be written is done without."""
     path = log_path(versions, run)
-    make_folder(path.parent)
     try:
-        handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         log.warning("%s cannot be written: %s", path, os.strerror(error.errno or 0))
         yield
@@ -203,4 +228,5 @@ def _logged(versions: Versions, run: int) -> Iterator[None]:
         logger.setLevel(level)
         for each, least in others:
             each.setLevel(least)
-        handler.close()
+        with contextlib.suppress(OSError):  # of a full disk, again
+            handler.close()

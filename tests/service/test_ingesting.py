@@ -19,7 +19,7 @@ import dataprep
 from dataprep import runner
 from dataprep.claims import Claim
 from dataprep.cli import app
-from dataprep.errors import DataprepError, LostClaimError, OutputError, SourceError, SpecError
+from dataprep.errors import DataprepError, LostClaimError, OutputError, SourceError, SpecError, Terminated
 from dataprep.outputs import unlock
 from dataprep.prefixes import find_prefixes
 from dataprep.service import ingesting
@@ -29,6 +29,7 @@ from dataprep.service.oneshot import due_of
 from dataprep.service.records import RunRecord, read_records
 from dataprep.service.running import run_job
 from dataprep.service.schedule import Due
+from dataprep.storage import output_error
 from dataprep.versions import Pending, Versions, versioned
 from dataprep.watcher import Silent
 
@@ -504,3 +505,72 @@ def test_a_version_that_is_half_gone_is_not_in_the_way(place):
     (place.versions.version(2) / "manifest.json").unlink()
     assert place.run().version == 3
     assert place.texts() == ["one", "two"]
+
+
+def _told(place) -> list[tuple[str, int | None]]:
+    """State and version of each event that the command of the job was told."""
+    path = place.root / "told"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(event["state"], event["version"]) for event in map(json.loads, lines)]
+
+
+@pytest.fixture
+def telling(place):
+    """The place, with a job that tells everything."""
+    command = place.root / "tell"
+    command.write_text(f"#!/bin/sh\n{{ cat; echo; }} >>{place.root}/told\n")
+    command.chmod(0o755)
+    place.write(notify={"command": [str(command)], "on": ["published", "failed", "interrupted", "lost"]})
+    return place
+
+
+def test_a_full_disk_is_told(telling, monkeypatch, capfd):
+    """No record can be written, nor the log; those who are to be told are told, and nobody sees a traceback."""
+    telling.land("1.jsonl", "one")
+    runs = telling.versions.folder / "runs"
+    runs.mkdir(parents=True)
+    (runs / "000001.log").symlink_to("/dev/full")
+
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise output_error(path, "write", OSError(errno.ENOSPC, "No space left on device"))
+
+    monkeypatch.setattr("dataprep.service.records.write_json", full)
+    with pytest.raises(OutputError, match="no space left"):
+        telling.run()
+    assert _told(telling) == [("failed", None)]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, Terminated])
+def test_a_run_that_was_ended_is_told(telling, monkeypatch, error):
+    telling.land("1.jsonl", "one")
+
+    def ends(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(runner, "execute", ends)
+    with pytest.raises(error):
+        telling.run()
+    assert _told(telling) == [("interrupted", None)]
+    assert read_records(telling.versions)[-1].state == "interrupted"
+
+
+def test_a_run_that_was_lost_is_told_by_the_next_one(telling):
+    telling.land("1.jsonl", "one")
+    telling.run()
+    path = telling.versions.folder / "runs" / "000001.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"state": "running"}))
+    telling.run()
+    telling.run()
+    assert _told(telling) == [("published", 1), ("lost", 1)]
+
+
+def test_a_version_that_was_published_is_known_though_retention_fails(telling):
+    telling.land("1.jsonl", "one")
+    telling.versions.leases.mkdir(parents=True)
+    (telling.versions.leases / "x.json").write_text("{")
+    with pytest.raises(OutputError, match=r"cannot read the lease .*x\.json: it is damaged; remove it"):
+        telling.run()
+    record = read_records(telling.versions)[-1]
+    assert (record.state, record.version, record.num_documents) == ("failed", 1, 1)
+    assert _told(telling) == [("failed", 1)]
