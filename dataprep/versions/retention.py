@@ -119,9 +119,9 @@ def _remove_parts(versions: Versions, removing: Path, claim: Claim) -> tuple[lis
         with explain(part, "remove"):
             num_bytes += sum(path.stat().st_size for path in part.rglob("*") if path.is_file())
             claim.check()
-            part.rename(removing / part.name)
-            if work is not None and work.is_dir():
+            if work is not None and work.is_dir():  # first: its name is in the part alone
                 work.rename(removing / f"{part.name}-work")
+            part.rename(removing / part.name)
         removed.append(part.name)
     return removed, num_bytes
 
