@@ -29,6 +29,7 @@ from dataprep.versions import (
     VersionPart,
     Versions,
     compare,
+    drop,
     part_request,
     recipes_of,
     renamed,
@@ -97,7 +98,7 @@ def ingest(job: Job, claim: Claim, watcher: Watcher, started: Callable[[Request]
         resumed = _resumed(versions, changes)
         todo = resumed or changes.todo
         if request is None or not (todo or changes.vanished):
-            _forget(versions)
+            drop(versions, claim)
             return done
         added = len(set(todo) & set(changes.new))
         found = {"files_changed": len(changes.changed), "files_vanished": len(changes.vanished), "files_added": added}
@@ -222,6 +223,7 @@ def _make(
     """Make a part of these files; None: there is no document in them."""
     claim, watcher, started = run
     part = part_request(request, files, versions)
+    drop(versions, claim, keep=part.digest)
     claim.check()
     make_folder(versions.parts)
     write_json(versions.pending, Pending.of(part).to_json())

@@ -27,7 +27,7 @@ from dataprep.versions.changes import Changes, Pending, compare, part_request, r
 from dataprep.versions.folder import Versions, find_version, versioned
 from dataprep.versions.leases import Lease, hold_lease, leases_of, release_lease, take_lease
 from dataprep.versions.manifest import VersionManifest, VersionPart
-from dataprep.versions.retention import Removed, retain
+from dataprep.versions.retention import Removed, drop, retain
 
 __all__ = [
     "Changes",
@@ -38,6 +38,7 @@ __all__ = [
     "VersionPart",
     "Versions",
     "compare",
+    "drop",
     "find_version",
     "hold_lease",
     "leases_of",

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
 
 from dataprep.errors import FormatError, SpecError, public
 from dataprep.manifest import load_manifest
@@ -61,7 +63,7 @@ class Pending(Model):
         files: name, bytes, mtime and checksum of each of its files, as they were listed.
     """
 
-    digest: str
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     files: tuple[tuple[str, int, int | None, str | None], ...]
 
     @classmethod

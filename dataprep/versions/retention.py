@@ -126,6 +126,31 @@ def _remove_parts(versions: Versions, removing: Path, claim: Claim) -> tuple[lis
     return removed, num_bytes
 
 
+def drop(versions: Versions, claim: Claim, keep: str = "") -> None:
+    """Forget what an earlier run has set out to do, with all that it has of it, unless it became a part.
+
+    Args:
+        versions: the versioned dataset.
+        claim: held.
+        keep: the digest of what is to be done now.
+
+    Raises:
+        LostClaimError: the claim is not held any more.
+        OutputError: the file system refuses.
+    """
+    pending, removing = Pending.read(versions.pending), versions.removing(claim.epoch)
+    with explain(versions.pending, "forget"):
+        if pending is not None and pending.digest != keep and not any(versions.parts.glob(f"*{pending.ending}")):
+            work = Layout.of(versions.folder.parent, "", "", pending.digest).work
+            make_folder(removing)
+            claim.check()
+            if work.is_dir():
+                work.rename(removing / work.name)
+            discard(removing)
+        if pending is None or pending.digest != keep:
+            versions.pending.unlink(missing_ok=True)
+
+
 def _work_of(part: Path, versions: Versions) -> Path | None:
     """Where the run worked that made a part; its rejects lie there."""
     try:
