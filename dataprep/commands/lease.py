@@ -36,7 +36,7 @@ def lease(
     release: Annotated[str | None, typer.Option("--release", metavar="ID", help="End a lease.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Keep a version of a dataset as long as it is used: retention removes none that has a lease. Alone: list them.
+    """Keep a version of a dataset as long as it is used: retention removes none that has a lease. Alone: list leases.
 
     With a command, the lease holds while that runs; its variable DATAPREP_VERSION names the folder of the version,
     whose data_args.txt is for Megatron's --data-args-path. The exit code is the command's.
@@ -64,9 +64,10 @@ def lease(
     elif command:
         raise typer.Exit(_run(versions, word, command, who))
     else:
-        leases = leases_of(versions)
+        number = versions.number_of(word)
+        leases = [each for each in leases_of(versions) if word == "current" or each.version == number]
         _show(versions, leases, as_json)
-        note("" if leases or as_json else f"nobody has a lease of {versions.folder}")
+        note("" if leases or as_json else f"nobody has a lease of {dataset}")
 
 
 def _span(text: str) -> timedelta:

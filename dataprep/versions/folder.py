@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataprep.errors import FormatError, LostClaimError
+from dataprep.errors import FormatError, LostClaimError, SpecError
 from dataprep.layout import DATA_ARGS
 from dataprep.stages.publish import write_data_args
 from dataprep.storage import MARK, explain, make_folder, read_whole, sync_folder, write_json
@@ -83,7 +83,7 @@ class Versions:
         with explain(self.folder, "look into"):
             try:
                 return list(self.folder.iterdir())
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return []
 
     def newest(self) -> VersionManifest | None:
@@ -107,6 +107,18 @@ class Versions:
             return numbers[-1] if numbers else 0
         number = int(digits) if re.fullmatch(r"[0-9]{1,12}", digits) else 0
         return number if number in numbers else 0
+
+    def number_of(self, word: str) -> int:
+        """The same, but never 0.
+
+        Raises:
+            SpecError: there is no such version.
+        """
+        number = self.find(word)
+        if not number:
+            there = ", ".join(self.version(each).name for each in self.numbers()[-5:]) or "none"
+            raise SpecError(f"{self.folder} has no version {word}; the newest are: {there}")
+        return number
 
     def take_over(self, claim: Claim) -> None:
         """Make what runs before this one left harmless, and finish it; to be called before anything is decided.

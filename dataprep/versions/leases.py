@@ -16,12 +16,10 @@ import secrets
 import socket
 import threading
 import time
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dataprep.errors import OutputError, SpecError
-from dataprep.holders import Holder, mine
 from dataprep.specs import Model
 from dataprep.storage import explain, make_folder, read_whole, write_json
 
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from dataprep.versions.folder import Versions
 
 HOLD = timedelta(days=1)
-"""How long the lease of a command that runs holds if its machine dies: it is renewed all the time."""
+"""How long the lease of a command that runs holds if it is killed, or its machine dies: it is renewed all the time."""
 
 RENEW_SECONDS = 600.0
 """How often it is."""
@@ -49,8 +47,8 @@ class Lease(Model):
         version: which one.
         who: for people: what uses it.
         host, pid: of the process that took it.
-        since, until: UTC, by that machine's clock. It holds to `until`, and `SKEW` longer.
-        holder: the process that it ends with, see `holders.Holder`; None: it ends with its time.
+        since, until: UTC, by that machine's clock. It holds to `until`, and `SKEW` longer, also if that process was
+            killed: what it ran may live on.
     """
 
     schema_version: int = 1
@@ -61,7 +59,6 @@ class Lease(Model):
     pid: int
     since: str
     until: str
-    holder: dict[str, Any] | None = None
 
     def holds(self, now: datetime) -> bool:
         """Whether it has to be respected at a time of this machine's clock."""
@@ -89,8 +86,7 @@ def _read(versions: Versions, now: datetime | None) -> Iterator[tuple[Lease, boo
         except (OSError, ValueError) as error:
             what = error.strerror if isinstance(error, OSError) else "it is damaged"
             raise OutputError(f"cannot read the lease {path}: {what}; remove it if nobody uses a version") from error
-        holder = Holder.of(lease.holder)
-        yield lease, held and (holder is None or not holder.has_ended)
+        yield lease, held
 
 
 def _files(versions: Versions, end: str) -> list[Path]:
@@ -112,7 +108,7 @@ def clear_leases(versions: Versions, now: datetime | None = None) -> None:
             release_lease(versions, lease.id)
 
 
-def take_lease(versions: Versions, word: str, who: str, span: timedelta = HOLD, holder: Holder | None = None) -> Lease:
+def take_lease(versions: Versions, word: str, who: str, span: timedelta = HOLD) -> Lease:
     """Say that somebody uses a version.
 
     Args:
@@ -120,7 +116,6 @@ def take_lease(versions: Versions, word: str, who: str, span: timedelta = HOLD, 
         word: which version, see `Versions.find`.
         who: for people: what uses it.
         span: how long.
-        holder: the process that the lease is to end with; None: it ends with its time.
 
     Raises:
         SpecError: there is no such version, or it is being removed.
@@ -133,10 +128,7 @@ def take_lease(versions: Versions, word: str, who: str, span: timedelta = HOLD, 
     except OverflowError as error:
         raise SpecError(f"a lease of {span} has no end in this calendar; give a shorter one") from error
     while True:
-        number = versions.find(word)
-        if not number:
-            there = ", ".join(versions.version(each).name for each in versions.numbers()[-5:]) or "none"
-            raise SpecError(f"{versions.folder} has no version {word}; the newest are: {there}")
+        number = versions.number_of(word)
         lease = Lease(
             id=secrets.token_hex(8),
             version=number,
@@ -145,7 +137,6 @@ def take_lease(versions: Versions, word: str, who: str, span: timedelta = HOLD, 
             pid=os.getpid(),
             since=datetime.now(UTC).isoformat(timespec="seconds"),
             until=until.isoformat(timespec="seconds"),
-            holder=None if holder is None else asdict(holder),
         )
         make_folder(versions.leases)
         write_json(versions.leases / f"{lease.id}.json", lease.to_json())
@@ -195,14 +186,12 @@ def release_lease(versions: Versions, name: str) -> bool:
 
 @contextlib.contextmanager
 def hold_lease(versions: Versions, word: str, who: str) -> Iterator[Lease]:
-    """Hold a lease while the block runs; where its machine dies, it ends by itself after `HOLD`.
+    """Hold a lease while the block runs; where its process is killed, it ends by itself after `HOLD`.
 
     Raises:
         SpecError, OutputError: see `take_lease`.
     """
-    me, over = Holder.me(), threading.Event()
-    mine.add(me.token)
-    lease = take_lease(versions, word, who, HOLD, me)
+    lease, over = take_lease(versions, word, who), threading.Event()
 
     def renew() -> None:
         while not over.wait(RENEW_SECONDS):
@@ -218,4 +207,3 @@ def hold_lease(versions: Versions, word: str, who: str) -> Iterator[Lease]:
         over.set()
         thread.join()
         release_lease(versions, lease.id)
-        mine.discard(me.token)

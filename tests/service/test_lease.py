@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from dataprep.claims import Claim
 from dataprep.cli import app
 from dataprep.errors import SpecError
-from dataprep.versions import VersionManifest, Versions, leases_of
+from dataprep.versions import VersionManifest, Versions, leases_of, take_lease
 
 
 @pytest.fixture
@@ -78,9 +78,31 @@ def test_told_to_end_it_tells_the_command(versions):
     assert leases_of(versions) == []
 
 
+def test_of_a_command_that_was_killed_it_holds_on(versions):
+    """The trainer that it ran may have lived on."""
+    command = [sys.executable, "-m", "dataprep", "lease", str(versions.folder), "--", "sleep", "0.1"]
+    killing = [*command[:-2], "sh", "-c", "kill -9 $PPID"]
+    assert subprocess.run(killing, timeout=60, check=False).returncode == -signal.SIGKILL
+    assert len(leases_of(versions)) == 1
+    assert subprocess.run(command, timeout=60, check=False).returncode == 0
+    assert len(leases_of(versions)) == 1
+
+
+def test_those_of_one_version(versions):
+    take_lease(versions, "1", "one")
+    take_lease(versions, "2", "two")
+    listed = {
+        word: [each["who"] for each in json.loads(_here(versions.folder / word, "--json").stdout)]
+        for word in ("", "current", "v1", "v000002")
+    }
+    assert listed == {"": ["one", "two"], "current": ["one", "two"], "v1": ["one"], "v000002": ["two"]}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["v3"], "has no version v3; the newest are: v000001, v000002"),
+        (["v000001/manifest.json", "--for", "1h"], "is no versioned dataset"),
         (["v3", "--for", "1h"], "has no version v3; the newest are: v000001, v000002"),
         ([".", "--for", "soon"], "--for soon: expected a number and m, h, d or w"),
         ([".", "--for", "0h"], "give a time above 0"),

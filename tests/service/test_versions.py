@@ -6,7 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,6 @@ import pytest
 from dataprep import claims
 from dataprep.claims import Claim
 from dataprep.errors import DataprepError, FormatError, LostClaimError, OutputError, SpecError
-from dataprep.holders import Holder
 from dataprep.manifest import PairFiles, Prefix
 from dataprep.prefixes import find_prefix, find_prefixes
 from dataprep.versions import (
@@ -291,7 +289,7 @@ def test_a_leased_version_stays_with_its_parts(versions, claim):
     assert sorted(path.name for path in versions.parts.iterdir()) == ["p2", "p3", "p4"]
 
 
-def test_a_lease_ends_with_its_time_or_its_process(versions, claim):
+def test_a_lease_ends_with_its_time_or_its_command(versions, claim):
     _filled(versions, claim, 1)
     take_lease(versions, "1", "for an hour", timedelta(hours=1))
     later = datetime.now(UTC) + timedelta(hours=2, seconds=1)
@@ -299,12 +297,6 @@ def test_a_lease_ends_with_its_time_or_its_process(versions, claim):
     with hold_lease(versions, "current", "a command") as lease:
         assert lease.version == 1
         assert {each.who for each in leases_of(versions)} == {"for an hour", "a command"}
-        with subprocess.Popen(["true"]) as process:
-            pass
-        dead = {**lease.to_json(), "id": "dead", "holder": {**lease.holder, "pid": process.pid}}
-        (versions.leases / "dead.json").write_text(json.dumps(dead))
-        assert "dead" not in {each.id for each in leases_of(versions)}
-        assert Holder.of(dead["holder"]).has_ended
     assert {each.who for each in leases_of(versions)} == {"for an hour"}
 
 
