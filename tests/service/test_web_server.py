@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -96,14 +97,92 @@ def test_while_slow_ones_wait_others_are_answered(serving):
         sock.close()
 
 
-def test_more_connections_than_there_may_be_are_turned_away(serving, monkeypatch):
+def test_who_only_waits_makes_room_for_who_asks(serving, monkeypatch):
     monkeypatch.setattr(server, "CONNECTIONS", 5)
     _, address = serving()
-    idle = [socket.create_connection(address) for _ in range(5)]
+    idle = [socket.create_connection(address) for _ in range(20)]
 
-    assert ask(address, get("/healthz")).startswith(b"HTTP/1.1 503 ")
+    assert ask(address, get("/healthz")).endswith(b"ok\n")
+    ended = [sock for sock in idle if _has_ended(sock)]
+    assert ended == idle[: len(ended)]
+    assert len(ended) >= 15
     for sock in idle:
         sock.close()
+
+
+def _has_ended(sock):
+    sock.setblocking(False)
+    try:
+        return sock.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_where_all_are_answered_others_are_turned_away(serving, monkeypatch):
+    monkeypatch.setattr(server, "CONNECTIONS", 3)
+    _, address = serving()
+    with socket.create_connection(address) as one, socket.create_connection(address) as other:
+        for sock in (one, other):
+            sock.sendall(get("/api/v1/events"))
+            assert sock.recv(15) == b"HTTP/1.1 200 OK"
+
+        assert ask(address, get("/healthz")).startswith(b"HTTP/1.1 503 ")
+
+
+@pytest.mark.slow
+def test_a_crowd_does_not_use_up_all_files(published):
+    """asyncio that cannot accept says so, with a stack, thousands of times a second."""
+    command = [sys.executable, "-m", "dataprep", "-q", "serve", "--output", str(published), "--port", "0"]
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (400, 400))
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=limit) as process:
+        port = int(process.stdout.readline().decode().strip().strip("/").rpartition(":")[2])
+        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(500)]
+        assert b"Runs" in ask(("127.0.0.1", port), get("/runs"))
+        for sock in idle:
+            sock.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=20)[1] == b""
+
+
+def test_a_request_of_two_lengths_takes_no_other_one_along(serving):
+    _, address = serving()
+    other = get("/runs")
+    head = f"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: {5 + len(other)}\r\n"
+    answer = ask(address, f"{head}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n".encode() + other)
+
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+def test_nobody_is_believed_to_be_a_proxy(serving, monkeypatch):
+    monkeypatch.setattr("dataprep.service.web.sessions.TRIES", 3)
+    _, address = serving(token=TOKEN)
+    wrong = [get("/api/v1/runs", f"X-Forwarded-For: 10.0.0.{n}", "Authorization: Bearer x") for n in range(4)]
+
+    assert [int(ask(address, each)[9:12]) for each in wrong] == [401, 401, 401, 429]
+
+
+def test_where_a_proxy_is_named_its_clients_are_told_apart(serving, monkeypatch):
+    monkeypatch.setattr("dataprep.service.web.sessions.TRIES", 3)
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "127.0.0.1")
+    _, address = serving(token=TOKEN)
+    wrong = [get("/api/v1/runs", f"X-Forwarded-For: 10.0.0.{n}", "Authorization: Bearer x") for n in range(4)]
+
+    assert [int(ask(address, each)[9:12]) for each in wrong] == [401] * 4
+
+
+def test_no_address_is_made_of_the_host_header(serving):
+    _, address = serving(token=TOKEN)
+    for path in ("/runs/", "/static", "/jobs/", "//evil.example/"):
+        request = get(path, f"Authorization: Bearer {TOKEN}").replace(b"localhost", b"evil.example")
+        answer = ask(address, request)
+        assert answer.startswith(b"HTTP/1.1 404 ")
+        assert b"location" not in answer.partition(b"\r\n\r\n")[0].lower()
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,12 @@ def create_app(settings: Settings, launch: Callable[[str], None] | None = None) 
         launch: starts a run of a job, by its name, in a process of its own; None: nothing can be started.
     """
     app = FastAPI(
-        title="dataprep", version=__version__, docs_url=None, redoc_url=None, openapi_url="/api/v1/openapi.json"
+        title="dataprep",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/v1/openapi.json",
+        redirect_slashes=False,  # to an address that would be made of the Host header
     )
     app.state.settings, app.state.launch = settings, launch
     board = Board(settings.jobs, (*settings.allowed, *settings.outputs))

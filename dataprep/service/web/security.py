@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from dataprep.service.web.sessions import Session, Sessions, Tries, same
-from dataprep.service.web.showing import API, problem
+from dataprep.service.web.showing import API, plain, problem
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -94,7 +94,7 @@ class Guard:
         except Refused as refused:
             await refused.response(scope, receive, answer)
         except Exception:
-            log.exception("%s %s failed", scope["method"], scope["path"])
+            log.exception("%s %s failed", scope["method"], plain(scope["path"]))
             if answer.begun:
                 raise  # the connection is cut, so that nobody takes the half for the whole
             detail = "The server made a mistake, and its log says which."
@@ -235,6 +235,11 @@ def check_head(request: Request) -> None:
     if sum(len(name) + len(value) for name, value in scope["headers"]) + address > MOST_HEAD_BYTES:
         detail = f"The headers of a request, with its address, may have {MOST_HEAD_BYTES:,} bytes."
         raise refusal(request, 431, detail, {"connection": "close"})
+    if "content-length" in request.headers and "transfer-encoding" in request.headers:
+        # What stands behind its end for a proxy, which believed the other one, would be a request of somebody else.
+        # https://www.rfc-editor.org/rfc/rfc9112#section-6.1 asks for the connection to be closed.
+        detail = "The request says in two ways how long it is."
+        raise refusal(request, 400, detail, {"connection": "close"})
 
 
 def check_origin(request: Request) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import resource
 import socket
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,22 +36,41 @@ SEND_SECONDS = 60.0
 """In which somebody has to take something of an answer that is waiting."""
 
 CONNECTIONS = 1000
-"""At a time; who comes then is answered 503."""
+"""At a time, where the system allows so many open files. Who comes then takes the place of the one that has waited
+longest without a request; if all are being answered, 503 is the answer."""
 
 BACKLOG = 1024
+"""Connections that nobody has accepted yet; so many are accepted in one go."""
+
+FILES = 300
+"""Open files that are no connections."""
+
+FEW = 64
+"""The backlog where the system allows few open files."""
 
 STOP_SECONDS = 3
 """How long answers that are being sent are waited for when the server stops."""
 
 
 class Patience(H11Protocol):
-    """A connection that has to come to a request, and take its answer, in time. uvicorn waits for both for ever."""
+    """A connection that has to come to a request, and take its answer, in time. uvicorn waits for both for ever.
 
+    Each server has a class of its own, see `make_server`.
+    """
+
+    _waiting: dict[Patience, None]  # those without a request, the oldest first
+    _leaving: set[Patience]  # those that are cut off, until they are gone
     _head: asyncio.TimerHandle | None = None
     _send: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        waiting = self._waiting
+        while waiting and len(self.connections) - len(self._leaving) >= cast("int", self.config.limit_concurrency):
+            oldest = next(iter(waiting))
+            self._leaving.add(oldest)
+            oldest._rest()
+            oldest._give_up()
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
@@ -73,6 +94,7 @@ class Patience(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._leaving.discard(self)
         self._rest()
         if self._send is not None:
             self._send.cancel()
@@ -84,9 +106,11 @@ class Patience(H11Protocol):
 
     def _wait_for_head(self) -> None:
         self._rest()
+        self._waiting[self] = None
         self._head = self.loop.call_later(HEAD_SECONDS, self._give_up)
 
     def _rest(self) -> None:
+        self._waiting.pop(self, None)
         if self._head is not None:
             self._head.cancel()
 
@@ -107,12 +131,15 @@ class Server(uvicorn.Server):
 
 def make_server(app: FastAPI) -> Server:
     """A server for the application; `run` with the sockets of `bind` runs it until it is told to stop."""
+    connections, backlog = room()
     config: dict[str, Any] = {
-        "http": Patience,
+        "http": type("Patience", (Patience,), {"_waiting": {}, "_leaving": set()}),
         "ws": "none",
         "lifespan": "on",
-        "limit_concurrency": CONNECTIONS,
-        "backlog": BACKLOG,
+        "limit_concurrency": connections,
+        "backlog": backlog,
+        # What a proxy says of its clients is believed where somebody says which proxy; uvicorn reads that variable.
+        "proxy_headers": "FORWARDED_ALLOW_IPS" in os.environ,
         "timeout_keep_alive": int(HEAD_SECONDS) + 1,  # ours is the one that counts
         "timeout_graceful_shutdown": STOP_SECONDS,
         "server_header": False,
@@ -120,6 +147,21 @@ def make_server(app: FastAPI) -> Server:
         "log_config": None,
     }
     return Server(uvicorn.Config(app, **config))
+
+
+def room() -> tuple[int, int]:
+    """How many connections, and how large a backlog, the limit of open files allows; raises it as far as that may be.
+
+    Where a server runs out of them, asyncio cannot accept, and says so thousands of times a second.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = CONNECTIONS + BACKLOG + FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return CONNECTIONS, BACKLOG
+    return max(FEW, min(CONNECTIONS, soft - FILES - FEW)), FEW
 
 
 def bind(settings: Settings) -> list[socket.socket]:

@@ -64,13 +64,13 @@ class Settings:
 
 
 def read_token(path: Path | None) -> str | None:
-    """The token of a file, or of the environment's DATAPREP_TOKEN; None: there is none.
+    """The token of a file, or of the environment's DATAPREP_TOKEN, which is taken away; None: there is none.
 
     Raises:
         SpecError: the file cannot be read, or is empty.
     """
     if path is None:
-        return os.environ.get("DATAPREP_TOKEN") or None
+        return os.environ.pop("DATAPREP_TOKEN", None) or None  # what the server starts has no business with it
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
