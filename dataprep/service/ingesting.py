@@ -204,8 +204,8 @@ def _check_allowed(job: Job, versions: Versions, changes: Changes) -> None:
     if what:
         raise SourceError(
             f"{versions.name} is append_only, and since its newest version {' and '.join(what)}. Put back what was "
-            "there; or let versions follow the source, with `changes: mirror` in the job; or begin another dataset, "
-            "with a job of another name"
+            "there, and let what is new come in files of its own; or let versions follow the source, with `changes: "
+            "mirror` in the job; or begin another dataset, with a job of another name"
         )
 
 

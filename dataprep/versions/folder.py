@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import re
 import shutil
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dataprep.claims import Claim
+
+log = logging.getLogger(__name__)
 
 _VERSION = re.compile(r"v(\d{6,})")
 
@@ -185,6 +188,13 @@ class Versions:
         with explain(staged, "write"):
             shutil.rmtree(staged, ignore_errors=True)
         make_folder(staged)
+        if any(letter.isspace() for letter in str(self.folder)):
+            log.warning(
+                "Megatron splits --data-args-path at spaces, of which %s has some: for %s of this version, give the job "
+                "an output by a link without spaces",
+                self.folder,
+                DATA_ARGS,
+            )
         write_data_args(staged / DATA_ARGS, self._weights(manifest))
         write_json(staged / "manifest.json", manifest.to_json())
         with explain(version, "publish"):

@@ -414,3 +414,12 @@ def test_the_number_of_a_version_that_is_half_gone_is_not_used_again(versions, c
     _filled(versions, claim, 2)
     (versions.version(2) / "manifest.json").unlink()
     assert (versions.numbers(), versions.next_number()) == ([1], 3)
+
+
+def test_a_path_with_spaces_is_warned_of(tmp_path, said):
+    for name in ("has some", "none"):
+        versions = Versions(tmp_path / name / "news")
+        with Claim(versions.claim) as claim:
+            versions.publish(_manifest(versions, 1, "a"), claim)
+    assert said().count("Megatron splits --data-args-path at spaces") == 1
+    assert f"of which {tmp_path}/has some/news has some" in said()
