@@ -190,8 +190,8 @@ class Versions:
         make_folder(staged)
         if any(letter.isspace() for letter in str(self.folder)):
             log.warning(
-                "Megatron splits --data-args-path at spaces, of which %s has some: for %s of this version, give the job "
-                "an output by a link without spaces",
+                "Megatron splits --data-args-path at spaces, of which %s has some: its %s is of use only where the "
+                "output of the job is a link without spaces",
                 self.folder,
                 DATA_ARGS,
             )
