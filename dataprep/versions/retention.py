@@ -64,7 +64,7 @@ def retain(
     """
     now = now or datetime.now(UTC)
     numbers = versions.numbers()
-    old = [] if keep is None and days is None else numbers[: len(numbers) - max(1, keep or 1)]
+    old = [] if keep is None and days is None else numbers[: -max(1, keep or 1)]
     if days is not None:
         old = [number for number in old if now - _created(versions, number) > timedelta(days=days)]
     removing = versions.removing(claim.epoch)

@@ -256,6 +256,8 @@ def test_retention_keeps_so_many_and_all_that_are_younger(versions, claim):
         versions.publish(_manifest(versions, number, f"p{number}", days=days), claim)
     (versions.parts / "half").mkdir()
     assert retain(versions, claim, None, None).parts == ("half",)
+    for more in (6, 7, 8, 11, 12, 13):
+        assert retain(versions, claim, more, None).versions == (), "as many as there are, and more"
     assert retain(versions, claim, 5, 30).versions == (1,)
     assert retain(versions, claim, 2, 30).versions == (2,)
     removed = retain(versions, claim, 2, None)
