@@ -293,6 +293,7 @@ def test_no_version_is_lost_doubled_or_torn(world: World) -> None:
         newest = versions.newest()
         assert os.readlink(versions.link) == versions.version(newest.number).name
         assert newest.number == len({number for name, number in world.seen if name == job.name}) or DAYS > 1
+        assert versions.numbers() == list(range(1, newest.number + 1))[-3:], "retention keeps three"
         records = read_records(versions)
         published = [record.version for record in records if record.state == "published"]
         assert len(published) == len(set(published)), "two runs say that they made the same version"
