@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dataprep.errors import public
 from dataprep.service import schedule
 from dataprep.service.ingesting import dataset_of
 from dataprep.service.records import newest_of, paused, read_records, since, utc
@@ -37,7 +38,7 @@ def summary(job: Job, now: datetime) -> dict[str, Any]:
     return {
         "name": job.name,
         "state": _state(job, last is not None and last.state == "running", stopped is not None, due is not None),
-        "corpus": job.corpus_arguments,
+        "corpus": [public(each) for each in job.corpus_arguments],
         "tokenizer": job.tokenizer_argument,
         "schedule": job.schedule,
         "time_zone": job.time_zone,

@@ -143,7 +143,7 @@ class Versions:
                 if MARK in path.name:
                     discard(path)
             for path in self.leases.glob("*.mark"):
-                if _is_of_older(path, claim.epoch):
+                if _is_of_older(path, claim.epoch, r"v\d+-(\d+)\.mark"):
                     path.unlink(missing_ok=True)
         self.point(claim)
 
@@ -273,7 +273,7 @@ def discard(path: Path) -> None:
             path.unlink()
 
 
-def _is_of_older(path: Path, epoch: int) -> bool:
+def _is_of_older(path: Path, epoch: int, pattern: str = r"(?:staged|current|removing)-(\d+)") -> bool:
     """Whether a name is that of what a run was about to show, or to remove, under an older claim."""
-    match = re.fullmatch(r"(?:staged|current|removing|v\d+)-(\d+)(?:\.mark)?", path.name)
+    match = re.fullmatch(pattern, path.name)
     return match is not None and int(match[1]) < epoch

@@ -425,3 +425,14 @@ def test_a_path_with_spaces_is_warned_of(tmp_path, said):
             versions.publish(_manifest(versions, 1, "a"), claim)
     assert said().count("Megatron splits --data-args-path at spaces") == 1
     assert f"of which {tmp_path}/has some/news has some" in said()
+
+
+def test_what_somebody_keeps_beside_versions_stays(versions, claim):
+    _filled(versions, claim, 1)
+    mine = [versions.folder / name for name in ("v000001-1", "v000001-old", "notes", "staged", "current-x")]
+    for path in mine:
+        path.mkdir()
+    with Claim(versions.claim, wait=True, ttl_seconds=0) as other:
+        versions.take_over(other)
+        retain(versions, other, 1, None)
+    assert all(path.is_dir() for path in mine)
