@@ -13,7 +13,7 @@ of the file for compressed ones) and for Arrow streams, row groups for Parquet, 
 from __future__ import annotations
 
 from dataprep.manifest.datasets import DatasetManifest, EngineRecord, Lengths, Prefix, Preprocess, Span
-from dataprep.manifest.loading import Manifest, eod_of, is_of, load_manifest, manifest_of, readable_manifest
+from dataprep.manifest.loading import Manifest, eod_of, is_of, load_as, load_manifest, manifest_of, readable_manifest
 from dataprep.manifest.pairs import PairManifest, Part
 from dataprep.manifest.units import SCHEMA, Counts, PairFiles, Slice, SliceRows, Unit, UnitManifest
 
@@ -36,6 +36,7 @@ __all__ = [
     "UnitManifest",
     "eod_of",
     "is_of",
+    "load_as",
     "load_manifest",
     "manifest_of",
     "readable_manifest",

@@ -91,7 +91,16 @@ def load_manifest(path: Path) -> DatasetManifest:
     Raises:
         FormatError: missing, not JSON, or written by a version this one does not know.
     """
-    return _model(DatasetManifest, _read(path), path)
+    return load_as(DatasetManifest, path)
+
+
+def load_as(model: type[M], path: Path) -> M:
+    """Read a manifest of another kind.
+
+    Raises:
+        FormatError: see `load_manifest`.
+    """
+    return _model(model, _read(path), path)
 
 
 def _check_parts(manifest: PairManifest, path: Path) -> None:

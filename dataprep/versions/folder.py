@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import os
 import re
@@ -12,10 +11,11 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataprep.errors import FormatError, LostClaimError, SpecError
+from dataprep.errors import LostClaimError, SpecError
 from dataprep.layout import DATA_ARGS
+from dataprep.manifest import load_as
 from dataprep.stages.publish import write_data_args
-from dataprep.storage import MARK, explain, make_folder, read_whole, sync_folder, write_json
+from dataprep.storage import MARK, explain, make_folder, sync_folder, write_json
 from dataprep.versions.manifest import VersionManifest
 
 if TYPE_CHECKING:
@@ -254,11 +254,7 @@ def load_version(path: Path) -> VersionManifest:
     Raises:
         FormatError: missing, or not one.
     """
-    try:
-        value = json.loads(read_whole(path))
-        return VersionManifest.model_validate_json(json.dumps(value))
-    except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(f"cannot read the manifest of a version, {path}: {' '.join(str(error).split())}") from error
+    return load_as(VersionManifest, path)
 
 
 def discard(path: Path) -> None:

@@ -436,3 +436,19 @@ def test_what_somebody_keeps_beside_versions_stays(versions, claim):
         versions.take_over(other)
         retain(versions, other, 1, None)
     assert all(path.is_dir() for path in mine)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema_version": 2}, "expected schema_version 1, found 2; update dataprep"),
+        ({"kind": "dataset"}, "not a manifest of dataprep: .*kind"),
+        ({"parts": [{"folder": 5}]}, "not a manifest of dataprep: .*folder"),
+    ],
+)
+def test_a_manifest_that_is_none(versions, claim, change, message):
+    _filled(versions, claim, 1)
+    path = versions.version(1) / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(FormatError, match=message):
+        versions.newest()
