@@ -237,6 +237,13 @@ def _make(
     except NoTextError as error:
         log.warning("%s", error)
         return None
+    except SourceError as error:
+        if len(files) == 1:
+            raise
+        raise SourceError(
+            f"{error}. To go on without one of the {len(files):,} files, let the job say, for instance, "
+            "set: ['source.exclude=[\"*bad.jsonl\"]']"
+        ) from error
     return _part_of(versions, part.layout.dataset)
 
 

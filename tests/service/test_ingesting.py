@@ -6,6 +6,7 @@ import errno
 import glob
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -582,3 +583,14 @@ def test_a_version_that_was_published_is_known_though_retention_fails(telling):
     record = read_records(telling.versions)[-1]
     assert (record.state, record.version, record.num_documents) == ("failed", 1, 1)
     assert _told(telling) == [("failed", 1)]
+
+
+def test_one_bad_file_is_named_and_can_be_left_out(place):
+    place.land("a/1.jsonl", "one")
+    place.run()
+    (place.inbox / "a" / "bad.jsonl").write_text("garbage\n")
+    place.land("a/2.jsonl", "two")
+    with pytest.raises(SourceError, match=r"a/bad\.jsonl, line 1, .*To go on without one of the 2 files") as caught:
+        place.run()
+    place.write(set=[re.search(r"set: \['(.*)'\]$", str(caught.value))[1]])
+    assert (place.run().files_added, place.texts()) == (1, ["one", "two"])
