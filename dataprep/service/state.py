@@ -155,6 +155,13 @@ class Seen:
         text = "\n".join(each.model_dump_json() for each in shown)
         return hashlib.sha256(f"{len(self.lines)}\n{text}".encode()).hexdigest()[:16]
 
+    @cached_property
+    def settled(self) -> str:
+        """Another one whenever a run began or ended, or a version is there or gone; how runs get on is not in it."""
+        lines = "\n".join(f"{line.page} {line.state} {line.version} {line.ended}" for line in self.lines[:200])
+        jobs = "\n".join(f"{job.name} {job.version} {job.versions}" for job in self.jobs)
+        return hashlib.sha256(f"{len(self.lines)}\n{lines}\n{jobs}".encode()).hexdigest()[:16]
+
 
 class State:
     """What pages and API show. For several threads at once.
@@ -187,10 +194,10 @@ class State:
             return seen[1]
 
     @property
-    def last_digest(self) -> str:
-        """The digest of what was seen last; looks at nothing."""
+    def last(self) -> Seen | None:
+        """What was seen last; looks at nothing."""
         seen = self._seen
-        return "" if seen is None else seen[1].digest
+        return None if seen is None else seen[1]
 
     def forget(self) -> None:
         """Look again, however new what was seen is: somebody changed something here."""

@@ -121,10 +121,11 @@ def _more_versions(dataset: Path, count: int) -> None:
 
 
 @contextlib.contextmanager
-def serving(output: Path, jobs: Path | None = None) -> Iterator[tuple[str, int, int]]:
+def serving(output: Path, jobs: Path | None = None, nice: int = 0) -> Iterator[tuple[str, int, int]]:
     """A server in a process of its own: host, port and process id."""
     more = [] if jobs is None else ["--jobs", str(jobs), "--allow", str(output), "--read-only"]
-    command = [sys.executable, "-m", "dataprep", "-q", "serve", "--port", "0", "--output", str(output), *more]
+    command = ["nice", "-n", str(nice), sys.executable, "-m", "dataprep", "-q", "serve", "--port", "0"]
+    command += ["--output", str(output), *more]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         address = urllib.parse.urlsplit(process.stdout.readline().strip())
@@ -284,6 +285,7 @@ def _clients(address: tuple[str, int], paths: list[str], numbers: range, asking:
 
 
 def _process(queue: Any, *arguments: Any) -> None:
+    os.nice(19)  # they would be elsewhere, and must not take from the run
     queue.put(_clients(*arguments))
 
 
@@ -306,7 +308,7 @@ def _slices(asking: Any, options: argparse.Namespace, progress: Any, pids: tuple
 def load(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(dir=arguments.scratch) as scratch:
         output, jobs = make(Path(scratch), 50, 200, 5)
-        with serving(output, jobs) as (host, port, pid):
+        with serving(output, jobs, arguments.nice) as (host, port, pid):
             running = run(arguments.corpus, output, "--workers", "2") if arguments.corpus else None
             while running is not None and not _state(output):
                 time.sleep(0.1)
@@ -385,6 +387,7 @@ def main() -> None:
     command.add_argument("--processes", type=int, default=2)
     command.add_argument("--seconds", type=float, default=66)
     command.add_argument("--think", type=float, default=1.0)
+    command.add_argument("--nice", type=int, default=0, help="of the server")
     command.add_argument("--corpus", help="what is run meanwhile, for longer than --seconds")
     arguments = parser.parse_args()
     arguments.call(arguments)

@@ -23,6 +23,7 @@ def make_client(tmp_path, monkeypatch):
     from dataprep.service.web.settings import Settings
 
     monkeypatch.setattr(sharing, "KEPT_SECONDS", -1.0)
+    monkeypatch.setattr(sharing, "LIBRARY_SECONDS", -1.0)
 
     def make(launch=None, base_url="http://127.0.0.1:8642", **settings):
         settings.setdefault("outputs", (tmp_path / "out",))

@@ -1,6 +1,7 @@
 """One answer for all who ask for the same: it is made once, is nobody else's, and not older than what is known."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,15 +16,16 @@ class Site:
     def __init__(self):
         self.made, self.digest, self.fails, self.status = [], "a", False, 200
         self.app = Sharing(self.answer, self)
+        self.settled = "1"
         self.begin = asyncio.Event()
         self.begin.set()
 
     @property
-    def last_digest(self):
-        return self.digest
+    def last(self):
+        return SimpleNamespace(digest=self.digest, settled=self.settled)
 
     def seen(self):
-        return self
+        return self.last
 
     async def answer(self, scope, receive, send):
         await self.begin.wait()
@@ -74,9 +76,12 @@ def test_it_is_made_anew_when_something_is_another():
         assert [await site.ask("/"), await site.ask("/datasets/x"), await site.ask("/")] == ["a ", "a ", "a "]
         site.digest = "b"
         assert [await site.ask("/"), await site.ask("/datasets/x")] == ["b ", "a "]
-        await site.ask("/", method="POST")
+        site.settled = "2"
         assert await site.ask("/datasets/x") == "b "
-        assert site.made == ["/", "/datasets/x", "/", "/", "/datasets/x"]
+        site.digest = "c"
+        await site.ask("/", method="POST")
+        assert await site.ask("/datasets/x") == "c "
+        assert site.made == ["/", "/datasets/x", "/", "/datasets/x", "/", "/datasets/x"]
 
     asyncio.run(main())
 
@@ -85,9 +90,14 @@ def test_it_is_made_anew_after_a_while(monkeypatch):
     async def main():
         site = Site()
         await site.ask()
+        await site.ask("/datasets")
         monkeypatch.setattr(sharing, "KEPT_SECONDS", 0.0)
         await site.ask()
-        assert len(site.made) == 2
+        await site.ask("/datasets")
+        assert site.made == ["/", "/datasets", "/"]
+        monkeypatch.setattr(sharing, "LIBRARY_SECONDS", 0.0)
+        await site.ask("/datasets")
+        assert len(site.made) == 4
 
     asyncio.run(main())
 

@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from dataprep.service.state import State
+    from dataprep.service.state import Seen, State
 
 KEPT_SECONDS = 2.0
 """How old an answer may be where nothing tells that it is another: a log grows without a word."""
+
+LIBRARY_SECONDS = 10.0
+"""The same of what is said of datasets, which do not change."""
 
 MOST = 100
 """Answers that are kept, of up to some MB each."""
@@ -34,7 +37,7 @@ OWN = ("/login", "/healthz", "/static/", "/favicon.ico", "/api/v1/events")
 """What is each one's own, never ends, or takes no time."""
 
 LIBRARY = ("/datasets", "/api/v1/datasets")
-"""What does not change while runs get on."""
+"""What does not change as runs get on, but when one begins or ends."""
 
 Key = tuple[str, str, bytes, str, bool]
 
@@ -45,11 +48,11 @@ class _Answer:
     Attributes:
         messages: of ASGI; nobody who waits for them is waited for.
         since: when it was begun, by a clock that only grows.
-        digest: of what was seen by then.
+        seen: by then.
     """
 
-    def __init__(self, make: Callable[[_Answer], Coroutine[Any, Any, list[Message]]], digest: str) -> None:
-        self.since, self.digest = time.monotonic(), digest
+    def __init__(self, make: Callable[[_Answer], Coroutine[Any, Any, list[Message]]], seen: Seen | None) -> None:
+        self.since, self.seen = time.monotonic(), seen
         self.messages = asyncio.create_task(make(self))
 
 
@@ -89,7 +92,7 @@ class Sharing:
         if known is None or not self._holds(known, scope["path"]):
             session = Session("", self._code) if has_session else None
             asked = {**scope, "state": {**scope["state"], "session": session}}
-            known = self._known[key] = _Answer(lambda answer: self._made(answer, asked), self._state.last_digest)
+            known = self._known[key] = _Answer(lambda answer: self._made(answer, asked), self._state.last)
             while len(self._known) > MOST:
                 del self._known[next(iter(self._known))]
         is_kept = False
@@ -102,12 +105,15 @@ class Sharing:
                 del self._known[key]  # what is not there may be there in a moment
 
     def _holds(self, answer: _Answer, path: str) -> bool:
-        if time.monotonic() - answer.since > KEPT_SECONDS:
-            return False
-        return path.startswith(LIBRARY) or answer.digest == self._state.last_digest
+        seen, last, age = answer.seen, self._state.last, time.monotonic() - answer.since
+        if seen is None or last is None:
+            return seen is last and age <= KEPT_SECONDS
+        if path.startswith(LIBRARY):
+            return age <= LIBRARY_SECONDS and seen.settled == last.settled
+        return age <= KEPT_SECONDS and seen.digest == last.digest
 
     async def _made(self, answer: _Answer, scope: Scope) -> list[Message]:
-        answer.digest = await run_in_threadpool(lambda: self._state.seen().digest)
+        answer.seen = await run_in_threadpool(self._state.seen)
         found: list[Message] = []
         asked = [{"type": "http.request", "body": b"", "more_body": False}]
 
