@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shlex
 import socket
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from dataprep import versions as versioned
-from dataprep.claims import Claim
+from dataprep.claims import TTL_SECONDS, Claim
 from dataprep.errors import BusyError, DataprepError, LostClaimError, OutputError, SpecError
 from dataprep.service import schedule
 from dataprep.service.ingesting import dataset_of, ingest
@@ -70,7 +71,7 @@ def run_job(
     if versions.folder.is_symlink() or (versions.folder / "manifest.json").exists():
         raise SpecError(f"{versions.folder} is something else than the dataset of a job; give the job another name")
     try:
-        with Claim(versions.claim) as claim:
+        with Claim(versions.claim, told=lambda who: _tell_holder(versions, who)) as claim:
             record = _begin(job, claim.epoch, due, clock())
             if due is not None and due != _due(job, versions, clock()):
                 return _skipped(record, "another run, which was faster", clock())
@@ -88,6 +89,11 @@ def run_job(
     if error is not None:
         raise error
     return record
+
+
+def _tell_holder(versions: Versions, who: str) -> None:
+    unlock = f"if you know that it is dead: dataprep unlock {shlex.quote(str(versions.folder.parent))}"
+    log.info("%s is held by %s: looking for a sign of life, up to %d s; %s", versions.folder, who, TTL_SECONDS, unlock)
 
 
 def _begin(job: Job, epoch: int, due: Due | None, moment: datetime) -> RunRecord:

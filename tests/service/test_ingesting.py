@@ -594,3 +594,16 @@ def test_one_bad_file_is_named_and_can_be_left_out(place):
         place.run()
     place.write(set=[re.search(r"set: \['(.*)'\]$", str(caught.value))[1]])
     assert (place.run().files_added, place.texts()) == (1, ["one", "two"])
+
+
+def test_a_holder_that_is_looked_at_is_named(place, monkeypatch, said):
+    """On another machine, and silent: nobody is left to wonder why nothing happens."""
+    place.land("1.jsonl", "one")
+    monkeypatch.setattr("dataprep.claims.TTL_SECONDS", 0.2)
+    with Claim(place.versions.claim):
+        pass
+    (place.versions.claim / "epoch-1.released").unlink()
+    holder = json.loads((place.versions.claim / "epoch-1.json").read_text())
+    (place.versions.claim / "epoch-1.json").write_text(json.dumps(holder | {"host": "elsewhere"}))
+    assert place.run().state == "published"
+    assert f"news is held by process {os.getpid()} on elsewhere" in said()
