@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import glob
 import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -607,3 +609,59 @@ def test_a_holder_that_is_looked_at_is_named(place, monkeypatch, said):
     (place.versions.claim / "epoch-1.json").write_text(json.dumps(holder | {"host": "elsewhere"}))
     assert place.run().state == "published"
     assert f"news is held by process {os.getpid()} on elsewhere" in said()
+
+
+def _wreck(monkeypatch, step: str, number: int, answer: str) -> list[int]:
+    """Let the `number`-th call of `os.<step>` fail, or, where the answer is lost, do what it is to do and fail."""
+    real, calls = getattr(os, step), [0]
+
+    def fails(*args: object, **options: object) -> object:
+        if threading.current_thread().name == "claim":
+            return real(*args, **options)
+        calls[0] += 1
+        if calls[0] != number:
+            return real(*args, **options)
+        if answer == "lost":
+            real(*args, **options)
+        kind = FileNotFoundError if answer == "lost" else OSError
+        raise kind(errno.ENOENT if answer == "lost" else errno.EIO, "fails on purpose", str(args[0]))
+
+    monkeypatch.setattr(os, step, fails)
+    return calls
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("step", "answer", "stride"),
+    [("replace", "no", 5), ("replace", "lost", 7), ("rename", "no", 1), ("rename", "lost", 1), ("unlink", "no", 4)],
+)
+def test_whatever_call_fails_the_next_run_mends(place, monkeypatch, step, answer, stride):
+    """Versions old or new, whole; then the new one alone, and nothing left beside it."""
+    place.write(changes="mirror", retention={"versions": 1})
+    place.land("1.jsonl", "one")
+    place.land("2.jsonl", "two")
+    place.run()
+    place.land("2.jsonl", "TWO")
+    place.land("3.jsonl", "three")
+    before, number = place.root, 1
+    while True:
+        place.root = before.with_name(f"{before.name}-{number}")
+        shutil.copytree(before, place.root, symlinks=True)
+        place.job = load_job(place.root / "jobs" / "news.yaml")
+        with monkeypatch.context() as patch:
+            calls = _wreck(patch, step, number, answer)
+            with contextlib.suppress(DataprepError):
+                place.run()
+        assert sorted(place.texts()) in (["one", "two"], ["TWO", "one", "three"]), number
+        assert place.run().state in ("published", "unchanged")
+        assert sorted(place.texts()) == ["TWO", "one", "three"], number
+        (newest,) = place.versions.numbers()
+        assert os.readlink(place.versions.link) == place.versions.version(newest).name
+        left = {path.name for path in place.versions.folder.iterdir()}
+        assert left <= {"claim", "current", "leases", "parts", "runs", place.versions.version(newest).name}, number
+        assert len(list(place.versions.parts.iterdir())) == len(list((place.root / "data" / "work").iterdir())) == 1
+        shutil.rmtree(place.root)
+        if calls[0] < number:
+            break
+        number += stride
+    assert number > 5
