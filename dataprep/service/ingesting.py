@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import dataprep
 from dataprep import planning, runner, submission
-from dataprep.errors import NoTextError, SourceError, SpecError
+from dataprep.errors import ClusterError, NoTextError, SourceError, SpecError
 from dataprep.manifest import load_manifest
 from dataprep.service.inbox import check_gone, look
 from dataprep.specs import FilesSource
@@ -139,7 +139,12 @@ def make_part(job: Job, watcher: Watcher) -> runner.Result:
     todo = _resumed(versions, changes)
     if request is None or not todo:
         raise SpecError(f"{versions.pending} asks for nothing that is there; this is for `dataprep jobs run` to call")
-    return runner.execute(part_request(request, todo, versions), watcher, wait=True)
+    part = part_request(request, todo, versions)
+    try:
+        return runner.execute(part, watcher, wait=True)
+    except NoTextError:  # who submitted the job sees only that it failed
+        write_json(versions.pending, Pending.of(part).model_copy(update={"no_text": True}).to_json())
+        raise
 
 
 def _plus(done: Ingested, version: int | None = None, **more: int) -> Ingested:
@@ -230,8 +235,7 @@ def _make(
     started(part)
     try:
         if submission.is_handed_over(part.cluster):
-            arguments = ["jobs", "part", job.name, "--jobs", str(job.folder)]
-            submission.hand_over(part, arguments, f"dataprep-{job.name}-{part.digest[:8]}")
+            _hand_over(job, part, versions)
         else:
             runner.execute(part, watcher, wait=True)
     except NoTextError as error:
@@ -245,6 +249,23 @@ def _make(
             "set: ['source.exclude=[\"*bad.jsonl\"]']"
         ) from error
     return _part_of(versions, part.layout.dataset)
+
+
+def _hand_over(job: Job, part: Request, versions: Versions) -> None:
+    """Have a job of the cluster make a part, and wait for it.
+
+    Raises:
+        NoTextError: there is no document in its files.
+        ClusterError: the job failed.
+    """
+    arguments = ["jobs", "part", job.name, "--jobs", str(job.folder)]
+    try:
+        submission.hand_over(part, arguments, f"dataprep-{job.name}-{part.digest[:8]}")
+    except ClusterError as error:
+        pending = Pending.read(versions.pending)
+        if pending is not None and pending.digest == part.digest and pending.no_text:
+            raise NoTextError(f"there is no document in the {len(part.recipe.files):,} new files") from error
+        raise
 
 
 def _part_of(versions: Versions, folder: Path) -> VersionPart:

@@ -61,10 +61,12 @@ class Pending(Model):
     Attributes:
         digest: of the part's recipe.
         files: name, bytes, mtime and checksum of each of its files, as they were listed.
+        no_text: no document was found in them, says the job of a cluster that looked.
     """
 
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     files: tuple[tuple[str, int, int | None, str | None], ...]
+    no_text: bool = False
 
     @classmethod
     def of(cls, request: Request) -> Pending:

@@ -19,10 +19,10 @@ from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 import dataprep
-from dataprep import runner
+from dataprep import runner, submission
 from dataprep.claims import Claim
 from dataprep.cli import app
-from dataprep.errors import DataprepError, LostClaimError, OutputError, SourceError, SpecError, Terminated
+from dataprep.errors import ClusterError, DataprepError, LostClaimError, OutputError, SourceError, SpecError, Terminated
 from dataprep.outputs import unlock
 from dataprep.prefixes import find_prefixes
 from dataprep.service import ingesting
@@ -665,3 +665,27 @@ def test_whatever_call_fails_the_next_run_mends(place, monkeypatch, step, answer
             break
         number += stride
     assert number > 5
+
+
+def test_files_without_documents_keep_no_job_of_a_cluster_from_the_others(place, monkeypatch):
+    """Who submitted it sees no more than that the job failed."""
+    handed = []
+
+    def hand_over(part: object, arguments: list[str], name: str) -> None:
+        handed.append((arguments[:3], name))
+        try:
+            ingesting.make_part(place.job, Silent())
+        except DataprepError as error:
+            raise ClusterError("the job ended: failed, exit code 1") from error
+
+    monkeypatch.setattr(submission, "is_handed_over", lambda cluster: True)
+    monkeypatch.setattr(submission, "hand_over", hand_over)
+    place.land("1.jsonl", "")
+    assert place.run().state == "unchanged"
+    place.land("2.jsonl", "two")
+    assert place.run().files_added == 2
+    (place.inbox / "bad.jsonl").write_text("garbage\n")
+    with pytest.raises(ClusterError, match="exit code 1"):
+        place.run()
+    assert [arguments for arguments, _ in handed] == [["jobs", "part", "news"]] * 3
+    assert place.texts() == ["two"]
