@@ -92,7 +92,7 @@ def test_those_of_one_version(versions):
     take_lease(versions, "1", "one")
     take_lease(versions, "2", "two")
     listed = {
-        word: [each["who"] for each in json.loads(_here(versions.folder / word, "--json").stdout)]
+        word: sorted(each["who"] for each in json.loads(_here(versions.folder / word, "--json").stdout))
         for word in ("", "current", "v1", "v000002")
     }
     assert listed == {"": ["one", "two"], "current": ["one", "two"], "v1": ["one"], "v000002": ["two"]}
