@@ -12,6 +12,7 @@ from dataprep.indexed import Index, bin_path, idx_path
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import BinaryIO
 
     import numpy.typing as npt
 
@@ -35,8 +36,13 @@ class Extent:
     start: int
     num_tokens: int
 
-    def read(self, first: int, count: int) -> npt.NDArray[Any]:
+    def read(self, first: int, count: int, file: BinaryIO | None = None) -> npt.NDArray[Any]:
         """Some of its tokens, fewer at its end: a copy.
+
+        Args:
+            first: of its tokens.
+            count: of them.
+            file: the ``.bin``, if it is open already, at its beginning.
 
         Raises:
             FormatError: the ``.bin`` does not hold them.
@@ -44,7 +50,7 @@ class Extent:
         count = max(0, min(count, self.num_tokens - first))
         path, size = bin_path(self.prefix), self.dtype.itemsize
         try:
-            found = np.fromfile(path, self.dtype, count, offset=(self.start + first) * size)
+            found = np.fromfile(path if file is None else file, self.dtype, count, offset=(self.start + first) * size)
         except OSError as error:
             raise FormatError(f"cannot read {path}: {error.strerror}") from error
         if len(found) != count:

@@ -20,6 +20,7 @@ from dataprep.service.viewing.tokens import Readers
 
 if TYPE_CHECKING:
     from dataprep.indexed import Index
+    from dataprep.inspection.windows import Extent
     from dataprep.samples import Sampling
     from dataprep.service.viewing.answers import Pair
     from dataprep.service.viewing.chosen import Dataset
@@ -76,7 +77,7 @@ class Documents:
         extent = document_extent(source.index, pair_number)
         if not 0 <= first < max(1, extent.num_tokens):
             raise AbsentError(f"There is no such token: document {number} has tokens 0 to {extent.num_tokens - 1}.")
-        tokens, text = _read(source.reader, extent.read(max(0, first - 1), count + (first > 0)).tolist(), first > 0)
+        tokens, text = _read(source.reader, self._ids(dataset, extent, first, count), first > 0)
         return DocumentView(
             dataset=dataset.id,
             number=number,
@@ -149,7 +150,7 @@ class Documents:
         sequence, begin, count = found
         document, skip, wanted = shown
         extent, first = sequence_extent(source.index, sequence), begin + skip
-        tokens, text = _read(source.reader, extent.read(max(0, first - 1), wanted + (first > 0)).tolist(), first > 0)
+        tokens, text = _read(source.reader, self._ids(dataset, extent, first, wanted), first > 0)
         return SamplePiece(
             document=source.pair.first_document + document,
             sequence=sequence,
@@ -176,6 +177,16 @@ class Documents:
         manifest = self._details.manifest(dataset.manifests[place], dataset.output_id)
         reader, why = self._readers.find(manifest.tokenizer)
         return _Source(pair, index, reader, [*notes, *([why] if why else [])])
+
+    def _ids(self, dataset: Dataset, extent: Extent, first: int, count: int) -> list[int]:
+        """Some tokens, and the one before them, if there is one."""
+        path = bin_path(extent.prefix)
+        try:
+            with self._datasets.opened(path, dataset.output_id) as file:
+                found: list[int] = extent.read(max(0, first - 1), count + (first > 0), file).tolist()
+        except OSError as error:
+            raise FormatError(f"cannot read {path}: {error.strerror}") from error
+        return found
 
     def _origin(self, dataset: Dataset, place: int, number: int) -> Origin | None:
         """Where document `number` of a pair came from."""

@@ -28,6 +28,7 @@ from dataprep.versions.folder import load_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from typing import BinaryIO
 
     from dataprep.manifest import Prefix
     from dataprep.versions import VersionManifest
@@ -178,13 +179,35 @@ class Datasets:
         Raises:
             FormatError: it does not, or is a pipe, which nobody could read to its end.
         """
-        root = os.path.realpath(self.outputs[output])
-        if not os.path.realpath(path).startswith(root.rstrip("/") + "/"):
-            raise FormatError(f"{path} is a link to what lies elsewhere, and is not shown")
+        try:
+            real = os.path.realpath(path)
+        except OSError as error:  # a link that was one when it was looked at
+            raise FormatError(f"cannot read {path}: {error.strerror}") from error
+        self._check_real(real, path, output)
         with contextlib.suppress(OSError):
             mode = os.stat(path).st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 raise FormatError(f"{path} is neither a file nor a folder, and is not shown")
+
+    @contextlib.contextmanager
+    def opened(self, path: Path, output: str) -> Iterator[BinaryIO]:
+        """A file of an output, to be read; it stays the one that was looked at, whatever takes its name meanwhile.
+
+        Raises:
+            FormatError: it lies elsewhere, or is no plain file.
+            OSError: it cannot be opened.
+        """
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise FormatError(f"{path} is no file, and is not shown")
+            self._check_real(os.readlink(f"/proc/self/fd/{fd}"), path, output)
+            yield file
+
+    def _check_real(self, real: str, path: Path, output: str) -> None:
+        root = os.path.realpath(self.outputs[output])
+        if not real.startswith(root.rstrip("/") + "/"):
+            raise FormatError(f"{path} is a link to what lies elsewhere, and is not shown")
 
     def work(self, output: str, name: str) -> Path:
         """The folder of a run, by its name in ``work/``.

@@ -12,6 +12,8 @@ from dataprep.service.viewing.chosen import AbsentError
 from dataprep.service.viewing.readings import Reject, RejectPage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import BinaryIO
 
@@ -38,20 +40,26 @@ def rejects_path(output: Path, manifest: DatasetManifest) -> Path:
     return Layout.of(output, recipe.corpus, recipe.tokenizer.name, manifest.recipe_digest).all_rejects
 
 
-def read_rejects(path: Path, position: int = 0, reason: str | None = None) -> RejectPage:
+def read_rejects(
+    path: Path,
+    position: int = 0,
+    reason: str | None = None,
+    opened: Callable[[Path], AbstractContextManager[BinaryIO]] = lambda path: path.open("rb"),
+) -> RejectPage:
     """Some rejects.
 
     Args:
         path: of the file; need not exist: there were none.
         position: byte of it that a reject begins at.
         reason: only these.
+        opened: opens the file.
 
     Raises:
         AbsentError: no reject begins there.
         FormatError: the file cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             return _page(file, path, position, reason)
     except FileNotFoundError:
         if position:

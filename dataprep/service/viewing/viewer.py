@@ -61,4 +61,4 @@ class Viewer:
 
     def _read(self, path: Path, output: str, position: int, reason: str | None) -> RejectPage:
         self.datasets.check_inside(path, output)
-        return read_rejects(path, position, reason)
+        return read_rejects(path, position, reason, lambda path: self.datasets.opened(path, output))

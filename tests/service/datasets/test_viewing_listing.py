@@ -216,3 +216,26 @@ def test_ten_thousand_versions_are_listed_before_they_could_all_be_read(shelf, t
     parsed = time.perf_counter() - start
     print(f"first {first:.3f} s, again {again:.3f} s; half of them parsed {parsed:.3f} s")
     assert max(first, again) < parsed
+
+
+@pytest.mark.timeout(20)
+def test_a_file_that_is_open_is_the_one_that_was_looked_at(shelf, tmp_path):
+    copy = shelf.copy(tmp_path / "copy")
+    found, secret = Datasets(lambda: {"o": copy.output}), tmp_path / "secret"
+    secret.write_bytes(b"secret")
+    path = copy.output / copy.plain / "manifest.json"
+    whole = path.read_bytes()
+
+    with found.opened(path, "o") as file:
+        path.unlink()
+        path.symlink_to(secret)
+        assert file.read() == whole
+    with pytest.raises(FormatError, match="lies elsewhere"), found.opened(path, "o"):
+        pytest.fail("it was opened")
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(FormatError, match="is no file"), found.opened(path, "o"):
+        pytest.fail("it was opened")
+    path.unlink()
+    with pytest.raises(FileNotFoundError), found.opened(path, "o"):
+        pytest.fail("it was opened")
