@@ -143,7 +143,7 @@ def make_part(job: Job, watcher: Watcher) -> runner.Result:
     try:
         return runner.execute(part, watcher, wait=True)
     except NoTextError:  # who submitted the job sees only that it failed
-        write_json(versions.pending, Pending.of(part).model_copy(update={"no_text": True}).to_json())
+        write_json(versions.pending, Pending.of(part, todo).model_copy(update={"no_text": True}).to_json())
         raise
 
 
@@ -231,7 +231,7 @@ def _make(
     drop(versions, claim, keep=part.digest)
     claim.check()
     make_folder(versions.parts)
-    write_json(versions.pending, Pending.of(part).to_json())
+    write_json(versions.pending, Pending.of(part, files).to_json())
     started(part)
     try:
         if submission.is_handed_over(part.cluster):

@@ -9,6 +9,7 @@
       pending.json                 the files that the next part is to be made of
       leases/                      who uses a version, and which ones are to go
       removing-<epoch>/            what retention takes away
+      gone/                        the names of parts that were removed
       runs/ paused                 the service's
 
     changes     what of a source is new, changed or gone since a version; and the run that makes a part of it

@@ -17,7 +17,7 @@ from dataprep.errors import FormatError, SpecError, public
 from dataprep.manifest import load_manifest
 from dataprep.planning import Request, of_recipe, unchanged_or_new
 from dataprep.sources import anchor, with_checksum
-from dataprep.specs import Corpus, FilesSource, Model, SourceFile, UrlsSource
+from dataprep.specs import FilesSource, Model, SourceFile, UrlsSource
 from dataprep.storage import checksum, read_whole
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ class Pending(Model):
     no_text: bool = False
 
     @classmethod
-    def of(cls, request: Request) -> Pending:
-        """What a request for a part sets out to do."""
-        return cls(digest=request.digest, files=tuple(map(_seal, request.recipe.files)))
+    def of(cls, request: Request, files: Sequence[SourceFile]) -> Pending:
+        """What a request for a part of these files sets out to do."""
+        return cls(digest=request.digest, files=tuple(map(_seal, files)))
 
     @classmethod
     def read(cls, path: Path) -> Pending | None:
@@ -214,6 +214,7 @@ def part_request(request: Request, files: Sequence[SourceFile], versions: Versio
 
     Raises:
         SpecError: of this corpus none can be made.
+        SourceError: a file cannot be read.
     """
     if request.listing.ids or any((file.checksum or "").startswith("texts:") for file in files):
         raise SpecError(
@@ -223,8 +224,9 @@ def part_request(request: Request, files: Sequence[SourceFile], versions: Versio
     chosen = tuple(sorted(files, key=lambda file: file.name))
     recipe = request.recipe.model_copy(update={"corpus": versions.name, "files": chosen})
     home = versions.parts.relative_to(request.layout.output).as_posix()
-    return unchanged_or_new(of_recipe(replace(request, corpus=_called(request.corpus, versions.name)), recipe, home))
-
-
-def _called(corpus: Corpus, name: str) -> Corpus:
-    return corpus.model_copy(update={"name": name})
+    corpus = request.corpus.model_copy(update={"name": versions.name})
+    part = unchanged_or_new(of_recipe(replace(request, corpus=corpus), recipe, home))
+    if not versions.gone(part.layout.dataset).exists():
+        return part
+    hashed = tuple(file if file.url or file.checksum else with_checksum(file) for file in part.recipe.files)
+    return of_recipe(part, part.recipe.model_copy(update={"files": hashed}))  # other contents get another path

@@ -62,6 +62,13 @@ class Versions:
     def leases(self) -> Path:
         return self.folder / "leases"
 
+    def gone(self, part: Path) -> Path:
+        """The file that says that a part of this name was there, and was removed.
+
+        A name is not given to other contents: Megatron knows its index caches by the paths of what they are of.
+        """
+        return self.folder / "gone" / part.name
+
     def removing(self, epoch: int) -> Path:
         """Where what a run removes is moved to."""
         return self.folder / f"removing-{epoch}"

@@ -108,8 +108,8 @@ def _remove_parts(versions: Versions, removing: Path, claim: Claim) -> tuple[lis
     pending = Pending.read(versions.pending)
     removed, num_bytes = list[str](), 0
     with explain(versions.parts, "look into"):
-        left = {path.name: path for path in versions.parts.iterdir()} if versions.parts.is_dir() else {}
-        left = {name: path for name, path in left.items() if pending is None or not name.endswith(pending.ending)}
+        parts = [path for path in versions.parts.iterdir() if path.is_dir()] if versions.parts.is_dir() else []
+        left = {path.name: path for path in parts if pending is None or not path.name.endswith(pending.ending)}
     for number in reversed(versions.numbers()):  # the newest names all there are, unless some are to go
         if left:
             for named in versions.load(number).parts:
@@ -118,6 +118,8 @@ def _remove_parts(versions: Versions, removing: Path, claim: Claim) -> tuple[lis
         work = _work_of(part, versions)
         with explain(part, "remove"):
             num_bytes += sum(path.stat().st_size for path in part.rglob("*") if path.is_file())
+            versions.gone(part).parent.mkdir(exist_ok=True)
+            versions.gone(part).touch()
             claim.check()
             if work is not None and work.is_dir():  # first: its name is in the part alone
                 work.rename(removing / f"{part.name}-work")

@@ -658,7 +658,9 @@ def test_whatever_call_fails_the_next_run_mends(place, monkeypatch, step, answer
         (newest,) = place.versions.numbers()
         assert os.readlink(place.versions.link) == place.versions.version(newest).name
         left = {path.name for path in place.versions.folder.iterdir()}
-        assert left <= {"claim", "current", "leases", "parts", "runs", place.versions.version(newest).name}, number
+        assert left <= {"claim", "current", "gone", "leases", "parts", "runs", place.versions.version(newest).name}, (
+            number
+        )
         assert len(list(place.versions.parts.iterdir())) == len(list((place.root / "data" / "work").iterdir())) == 1
         shutil.rmtree(place.root)
         if calls[0] < number:
@@ -689,3 +691,47 @@ def test_files_without_documents_keep_no_job_of_a_cluster_from_the_others(place,
         place.run()
     assert [arguments for arguments, _ in handed] == [["jobs", "part", "news"]] * 3
     assert place.texts() == ["two"]
+
+
+def test_a_path_that_was_is_given_to_no_other_contents(place):
+    """Megatron would read them through the index caches of the old ones: they are known by paths."""
+    place.write(changes="mirror", retention={"versions": 1})
+    place.land("0.jsonl", "zero")
+    place.run()
+    path = place.land("1.jsonl", "one")
+    place.run()
+    was = place.versions.newest().parts[1].folder
+    path.unlink()
+    place.run()
+    assert not place.versions.part(was).exists()
+    place.land("1.jsonl", "uno")  # as long, and new by now
+    place.run()
+    assert place.texts() == ["zero", "uno"]
+    made = place.versions.newest().parts[1].folder
+    assert made != was
+    path.unlink()
+    place.run()
+    place.land("1.jsonl", "uno")
+    place.run()
+    assert place.versions.newest().parts[1].folder == made, "the same, at the same path"
+
+
+def test_such_a_part_goes_on_after_a_kill(place, monkeypatch):
+    test_a_path_that_was_is_given_to_no_other_contents(place)
+    path = place.inbox / "1.jsonl"
+    path.unlink()
+    place.run()
+    place.land("1.jsonl", "eins")
+    place.run()
+    path.unlink()
+    place.run()
+    place.land("1.jsonl", "vier")
+    monkeypatch.setattr(runner.publish, "run", _dies)
+    with pytest.raises(OutputError):
+        place.run()
+    monkeypatch.undo()
+    place.land("2.jsonl", "two")
+    record = place.run()
+    assert (record.files_added, record.num_documents) == (2, 2)
+    assert [part.num_files for part in place.versions.newest().parts] == [1, 1, 1]
+    assert sorted(place.texts()) == ["two", "vier", "zero"]
