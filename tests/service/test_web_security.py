@@ -3,13 +3,14 @@
 import re
 
 import pytest
+from markupsafe import Markup
 
 from dataprep.errors import SpecError
 from dataprep.service.web.access import local
 from dataprep.service.web.security import HEADERS, MOST_BYTES
 from dataprep.service.web.sessions import SESSION_SECONDS, TRIES, TRY_SECONDS, Sessions, Tries
 from dataprep.service.web.settings import Settings, read_token
-from dataprep.service.web.showing import plain
+from dataprep.service.web.showing import plain, templates
 
 TOKEN = "correct-horse-battery-staple"
 ALL_PAGES = ["/", "/runs", "/runs/x/y", "/jobs", "/nope"]
@@ -395,3 +396,9 @@ def test_templates_hold_no_script_and_no_style():
 
 def test_characters_that_hide_are_shown():
     assert plain("a\tb\nc\x1b[31m\u202e\u200b\x00\ud800") == "a\tb\nc\\u001b[31m\\u202e\\u200b\\u0000\\ud800"
+
+
+def test_whatever_a_template_writes_moves_and_hides_nothing():
+    page = templates().from_string("{{ text }}|{{ text | plain }}|{{ markup }}")
+    shown = "a\\u202e&lt;b&gt;\\u001b"
+    assert page.render(text="a\u202e<b>\x1b", markup=Markup("<i>")) == f"{shown}|{shown}|<i>"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from dataprep import __version__
@@ -108,6 +109,7 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
+        finalize=_visible,
     )
     env.filters.update(
         number=number,
@@ -198,6 +200,11 @@ def plain(text: str) -> str:
 
 
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
+
+
+def _visible(value: Any) -> Any:
+    """What a template writes: whoever wrote a text, a file's name or a log, moves and hides nothing on a page."""
+    return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _moment(value: str | datetime | None) -> datetime | None:
