@@ -29,7 +29,12 @@ def serve(
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Show, and change and start nothing.")] = False,
     allow: Annotated[
-        list[Path] | None, typer.Option("--allow", metavar="DIR", help="Folders that jobs may name beside their own.")
+        list[Path] | None,
+        typer.Option(
+            "--allow",
+            metavar="DIR",
+            help="Folders that jobs may name files in, beside --output and the folder that --jobs lies in.",
+        ),
     ] = None,
 ) -> None:
     """Show runs, jobs and datasets on pages, and run jobs when they are due. Needs: pip install 'dataprep-llm[serve]'.
@@ -48,6 +53,7 @@ def serve(
     from dataprep.errors import SpecError
     from dataprep.service.daemon import Daemon
     from dataprep.service.jobs import load_jobs
+    from dataprep.service.places import around
 
     try:
         from dataprep.service.web.app import create_app
@@ -63,7 +69,7 @@ def serve(
         port=port,
         token=read_token(token_file),
         read_only=read_only,
-        allowed=tuple(allow or ()),
+        allowed=(*(allow or ()), *(around(jobs) if jobs is not None else ())),
     )
     if jobs is not None:
         load_jobs(jobs)  # that there is such a folder

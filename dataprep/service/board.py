@@ -16,7 +16,7 @@ from dataprep.errors import DataprepError, OutputError, SpecError, public
 from dataprep.service import schedule
 from dataprep.service.ingesting import dataset_of
 from dataprep.service.jobs import find_job, load_jobs
-from dataprep.service.places import outside
+from dataprep.service.places import outside, strange
 from dataprep.service.records import Pause, RunRecord, newest_of, paused, since
 from dataprep.specs import Model
 
@@ -265,10 +265,7 @@ def _paused(job: Job) -> tuple[Pause | None, str]:
 
 
 def _away(paths: Sequence[Path]) -> str:
-    return (
-        f"it names {', '.join(map(str, paths[:5]))}, outside of the jobs folder; a server that may use that is "
-        "started with --allow and its folder"
-    )
+    return f"it names {strange(paths)}"
 
 
 def _stamp(folder: Path) -> tuple[Any, ...]:

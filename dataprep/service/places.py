@@ -93,6 +93,18 @@ def outside(job: Job, allowed: Sequence[Path] = ()) -> list[Path]:
     return [Path(each) for each in dict.fromkeys(found)]
 
 
+def around(jobs: Path) -> tuple[Path, ...]:
+    """The folder that a jobs folder lies in: where its jobs may reach if nobody says otherwise; not the root of all."""
+    parent = Path(os.path.realpath(jobs)).parent
+    return () if parent == parent.parent else (parent,)
+
+
+def strange(away: Sequence[Path]) -> str:
+    """What to say of paths that a job names outside of where it may reach."""
+    named = ", ".join(map(str, away[:5]))
+    return f"{named}, outside of where jobs may reach; if it may: --allow {shlex.quote(str(away[0].parent))}"
+
+
 def check_inside(job: Job, allowed: Sequence[Path]) -> None:
     """See that a job reaches for nothing outside; see `outside`.
 
@@ -100,10 +112,7 @@ def check_inside(job: Job, allowed: Sequence[Path]) -> None:
         SpecError: it does.
     """
     if away := outside(job, allowed):
-        raise SpecError(
-            f"the job {job.name} names {', '.join(map(str, away[:5]))}, outside of the jobs folder; if it may: "
-            f"--allow {shlex.quote(str(away[0].parent))}"
-        )
+        raise SpecError(f"the job {job.name} names {strange(away)}")
 
 
 def _reached(job: Job) -> Iterator[tuple[str, str | None]]:

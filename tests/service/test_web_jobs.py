@@ -192,7 +192,7 @@ def test_a_job_that_names_what_lies_elsewhere_is_refused(client, folder, tmp_pat
         assert "This job cannot be run" in text
         assert "Run now" not in text
         assert client.get(f"/api/v1/jobs/{name}").json()["job"]["state"] == "broken"
-        with pytest.raises(SpecError, match="outside of the jobs folder"):
+        with pytest.raises(SpecError, match="outside of where jobs may reach"):
             Board(folder, [tmp_path / "out"]).find(name)
     assert [output["path"] for output in client.get("/api/v1/outputs").json()] == [str(tmp_path / "out")]
     allowing = make_client(jobs=folder, allowed=(tmp_path / "secret", tmp_path / "elsewhere"))

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 
 from dataprep.errors import OutputError
+from dataprep.service.places import around
 from dataprep.service.web import events, security, server
 from dataprep.service.web.settings import Settings
 
@@ -294,3 +296,23 @@ def test_the_command_refuses_to_be_reached_without_a_token(tmp_path):
         out, said = process.communicate(timeout=120)
     assert (process.returncode, out) == (2, "")
     assert "--token-file" in said
+
+
+def test_jobs_may_name_what_lies_beside_their_folder(tmp_path):
+    """As `jobs add` with relative paths does; and not what lies elsewhere."""
+    assert around(tmp_path / "jobs") == (tmp_path,)
+    assert around(Path("/jobs")) == ()
+    (tmp_path / "site" / "jobs").mkdir(parents=True)
+    keys = "corpus: ../inbox/*.jsonl\ntokenizer: sample\noutput: ../data\n"
+    (tmp_path / "site" / "jobs" / "near.yaml").write_text(keys)
+    (tmp_path / "site" / "jobs" / "far.yaml").write_text(keys.replace("../inbox", "../../inbox"))
+    command = [sys.executable, "-m", "dataprep", "serve", "--jobs", str(tmp_path / "site" / "jobs"), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        address = process.stdout.readline().strip()
+        found = {}
+        for name in ("near", "far"):
+            with urllib.request.urlopen(f"{address}api/v1/jobs/{name}") as answer:
+                found[name] = json.load(answer)["job"]["problem"]
+        process.terminate()
+    assert found["near"] == ""
+    assert "outside of where jobs may reach; if it may: --allow" in found["far"]

@@ -59,18 +59,17 @@ class Patience(H11Protocol):
     """
 
     _waiting: dict[Patience, None]  # those without a request, the oldest first
-    _leaving: set[Patience]  # those that are cut off, until they are gone
     _head: asyncio.TimerHandle | None = None
     _send: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         waiting = self._waiting
-        while waiting and len(self.connections) - len(self._leaving) >= cast("int", self.config.limit_concurrency):
+        while waiting and len(self.connections) >= cast("int", self.config.limit_concurrency):
             oldest = next(iter(waiting))
-            self._leaving.add(oldest)
             oldest._rest()
             oldest._give_up()
+            self.connections.discard(oldest)  # now, and not when asyncio gets to it: who asks may be turned away before
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
@@ -94,7 +93,6 @@ class Patience(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._leaving.discard(self)
         self._rest()
         if self._send is not None:
             self._send.cancel()
@@ -133,7 +131,7 @@ def make_server(app: FastAPI) -> Server:
     """A server for the application; `run` with the sockets of `bind` runs it until it is told to stop."""
     connections, backlog = room()
     config: dict[str, Any] = {
-        "http": type("Patience", (Patience,), {"_waiting": {}, "_leaving": set()}),
+        "http": type("Patience", (Patience,), {"_waiting": {}}),
         "ws": "none",
         "lifespan": "on",
         "limit_concurrency": connections,
