@@ -311,6 +311,8 @@ def load(arguments: argparse.Namespace) -> None:
         with serving(output, jobs, arguments.nice) as (host, port, pid):
             running = run(arguments.corpus, output, "--workers", "2") if arguments.corpus else None
             while running is not None and not _state(output):
+                if running.poll() is not None:
+                    sys.exit(f"the run ended before it began: is {arguments.corpus} a corpus?")
                 time.sleep(0.1)
             _load(arguments, (host, port), (pid, running.pid if running else pid), output)
             if running is not None:
