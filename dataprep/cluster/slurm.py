@@ -50,15 +50,7 @@ def render(spec: Slurm, arguments: Sequence[str], name: str, log: Path) -> str:
     asked = {
         "job-name": name,
         "dependency": "singleton",
-        "nodes": spec.nodes,
-        "ntasks-per-node": 1,
-        "cpus-per-task": spec.workers_per_node,
-        "mem": spec.memory,
-        "time": spec.time,
-        "partition": spec.partition,
-        "account": spec.account,
-        "qos": spec.qos,
-        "constraint": spec.constraint,
+        **resources(spec),
         "signal": f"B:USR1@{spec.notice_seconds}",
         "open-mode": "append",
         "chdir": os.getcwd(),
@@ -73,6 +65,21 @@ def render(spec: Slurm, arguments: Sequence[str], name: str, log: Path) -> str:
     lines = directives(asked, flags)
     command = shlex.join([sys.executable, "-m", "dataprep", *arguments])
     return "\n".join(["#!/bin/bash", *lines, *spec.prologue, f"exec {command}", ""])
+
+
+def resources(spec: Slurm) -> dict[str, object]:
+    """What a job asks Slurm for, by the names of sbatch's options; None: nothing is said of it."""
+    return {
+        "nodes": spec.nodes,
+        "ntasks-per-node": 1,
+        "cpus-per-task": spec.workers_per_node,
+        "mem": spec.memory,
+        "time": spec.time,
+        "partition": spec.partition,
+        "account": spec.account,
+        "qos": spec.qos,
+        "constraint": spec.constraint,
+    }
 
 
 def directives(asked: Mapping[str, object], flags: Sequence[str], mark: str = "#SBATCH") -> list[str]:

@@ -17,7 +17,8 @@ from dataprep.service import schedule
 from dataprep.service.ingesting import dataset_of
 from dataprep.service.jobs import find_job, load_jobs
 from dataprep.service.places import outside, strange
-from dataprep.service.records import Pause, RunRecord, newest_of, paused, since
+from dataprep.service.records import Pause, RunRecord, newest_of, paused
+from dataprep.service.summaries import SLOTS, JobState, state_of
 from dataprep.specs import Model
 
 if TYPE_CHECKING:
@@ -26,13 +27,8 @@ if TYPE_CHECKING:
     from dataprep.service.folders import OutputFolder
     from dataprep.service.job import Job
 
-SLOTS = 5
-"""Next times that are shown."""
-
 LOOK_SECONDS = 10.0
 """How often a page looks whether a job names what lies elsewhere; a run looks itself."""
-
-JobState = Literal["running", "paused", "due", "waiting", "by hand", "broken"]
 
 HIDDEN = "..."
 """What stands for what an address or a command may hide."""
@@ -59,7 +55,7 @@ class JobView(Model):
     """
 
     name: str
-    state: JobState
+    state: JobState | Literal["broken"]
     problem: str = ""
     output: str = ""
     dataset: str = ""
@@ -204,20 +200,12 @@ def _made(  # noqa: PLR0913 - what is known of a job
 ) -> JobView:
     last = newest_of(records)
     good = [record.ended for record in records if record.state in ("published", "unchanged") and record.ended]
-    state: JobState = "by hand" if job.schedule is None else "waiting"
-    if last is not None and last.state == "running":
-        state = "running"
-    elif problem:
-        state = "broken"
-    elif pause is not None:
-        state = "paused"
-    elif schedule.due(job, records, moment, since(dataset_of(job), job.created)) is not None:
-        state = "due"
+    state = state_of(job, records, pause, moment)
     newest = place.version(job.name, numbers[-1]) if numbers else None
     slots = schedule.next_slots(job, moment, SLOTS)
     return JobView(
         name=job.name,
-        state=state,
+        state="broken" if problem and state != "running" else state,
         problem=problem,
         output=place.id,
         dataset=str(dataset_of(job).folder),

@@ -109,15 +109,7 @@ def _slurm(command: Sequence[str], given: dict[str, Any]) -> str:
     assert isinstance(spec, Slurm)
     asked = {
         "job-name": "dataprep-jobs",
-        "nodes": spec.nodes,
-        "ntasks-per-node": 1,
-        "cpus-per-task": spec.workers_per_node,
-        "mem": spec.memory,
-        "time": spec.time,
-        "partition": spec.partition,
-        "account": spec.account,
-        "qos": spec.qos,
-        "constraint": spec.constraint,
+        **slurm.resources(spec),
         "open-mode": "append",
         "output": "dataprep-jobs.log",
     }

@@ -1,8 +1,8 @@
-"""A job in short, and its runs, as plain JSON values: what the command line shows."""
+"""How a job is; and a job in short, and its runs, as plain JSON values: what the command line shows."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from dataprep.errors import public
 from dataprep.service import schedule
@@ -10,12 +10,16 @@ from dataprep.service.ingesting import dataset_of
 from dataprep.service.records import newest_of, paused, read_records, since, utc
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from dataprep.service.job import Job
+    from dataprep.service.records import Pause, RunRecord
 
 SLOTS = 5
 """Next times that are told."""
+
+JobState = Literal["running", "paused", "due", "waiting", "by hand"]
 
 
 def summary(job: Job, now: datetime) -> dict[str, Any]:
@@ -37,7 +41,7 @@ def summary(job: Job, now: datetime) -> dict[str, Any]:
     last, newest = newest_of(records), versions.newest()
     return {
         "name": job.name,
-        "state": _state(job, last is not None and last.state == "running", stopped is not None, due is not None),
+        "state": state_of(job, records, stopped, now),
         "corpus": [public(each) for each in job.corpus_arguments],
         "tokenizer": job.tokenizer_argument,
         "schedule": job.schedule,
@@ -58,14 +62,17 @@ def summary(job: Job, now: datetime) -> dict[str, Any]:
     }
 
 
-def _state(job: Job, is_running: bool, is_paused: bool, is_due: bool) -> str:
-    if is_running:
+def state_of(job: Job, records: Sequence[RunRecord], stopped: Pause | None, now: datetime) -> JobState:
+    """How a job is, by its records and whether it is paused."""
+    last = newest_of(records)
+    if last is not None and last.state == "running":
         return "running"
-    if is_paused:
+    if stopped is not None:
         return "paused"
     if job.schedule is None:
         return "by hand"
-    return "due" if is_due else "waiting"
+    due = schedule.due(job, records, now, since(dataset_of(job), job.created))
+    return "waiting" if due is None else "due"
 
 
 def history(jobs: list[Job], newest: int) -> list[dict[str, Any]]:

@@ -93,7 +93,7 @@ class Guard:
             await self._app(scope, receive if body is None else replay(body, receive), answer)
         except Refused as refused:
             await refused.response(scope, receive, answer)
-        except Exception:
+        except Exception:  # the last one who can answer: whatever a route raises is logged, and its client is told
             log.exception("%s %s failed", scope["method"], plain(scope["path"]))
             if answer.begun:
                 raise  # the connection is cut, so that nobody takes the half for the whole
