@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from dataprep import planning, runner, submission
 from dataprep.errors import ClusterError, NoTextError, SourceError, SpecError
 from dataprep.manifest import load_manifest
 from dataprep.service.inbox import check_gone, look
+from dataprep.service.records import Ingested
 from dataprep.specs import FilesSource
 from dataprep.storage import checksum, explain, make_folder, write_json
 from dataprep.versions import (
@@ -49,26 +49,6 @@ log = logging.getLogger(__name__)
 
 SHOWN = 5
 """Names of files in a message."""
-
-
-@dataclass(frozen=True)
-class Ingested:
-    """What a run came to.
-
-    Attributes:
-        version: that it published last; None: nothing was new.
-        files_added, files_changed, files_vanished: what it found.
-        files_waiting: files that may still be written to.
-        num_documents, num_tokens: of the parts that it made.
-    """
-
-    version: int | None = None
-    files_added: int = 0
-    files_changed: int = 0
-    files_vanished: int = 0
-    files_waiting: int = 0
-    num_documents: int = 0
-    num_tokens: int = 0
 
 
 def dataset_of(job: Job) -> Versions:

@@ -38,8 +38,27 @@ Trigger = Literal["schedule", "hand", "retry"]
 State = Literal["running", "published", "unchanged", "failed", "interrupted", "skipped", "lost"]
 
 
-class RunRecord(Model):
-    """One run of a job.
+class Ingested(Model):
+    """What a run came to.
+
+    Attributes:
+        version: that it published last; None: nothing was new.
+        files_added, files_changed, files_vanished: since the version before.
+        files_waiting: files that may still be written to, and were left for the next run.
+        num_documents, num_tokens: of the parts that it made.
+    """
+
+    version: int | None = None
+    files_added: int = 0
+    files_changed: int = 0
+    files_vanished: int = 0
+    files_waiting: int = 0
+    num_documents: int = 0
+    num_tokens: int = 0
+
+
+class RunRecord(Ingested):
+    """One run of a job, and what it came to.
 
     Attributes:
         job: its name, which is the dataset's.
@@ -51,10 +70,6 @@ class RunRecord(Model):
             that it runs, and it does not.
         started, ended: UTC, by the clock of its machine.
         host, pid: of its process.
-        version: that it made.
-        files_added, files_changed, files_vanished: since the version before.
-        files_waiting: files that may still be written to, and were left for the next run.
-        num_documents, num_tokens: of the part that it made.
         work: name of the run's folder in ``<output>/work``.
         error: what went wrong.
         retry_at: when it is to be tried again, UTC; None: it is not.
@@ -72,13 +87,6 @@ class RunRecord(Model):
     ended: str | None = None
     host: str
     pid: int
-    version: int | None = None
-    files_added: int = 0
-    files_changed: int = 0
-    files_vanished: int = 0
-    files_waiting: int = 0
-    num_documents: int = 0
-    num_tokens: int = 0
     work: str = ""
     error: str = ""
     retry_at: str | None = None

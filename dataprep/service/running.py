@@ -7,7 +7,6 @@ import logging
 import os
 import shlex
 import socket
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -158,7 +157,7 @@ def _run(
             versions.take_over(claim)
             done = ingest(job, claim, watcher, started)
             state: State = "unchanged" if done.version is None else "published"
-            record = record.model_copy(update=asdict(done))
+            record = record.model_copy(update=done.model_dump())
             _retain(job, versions, claim, clock())
             trim(versions)
         except DataprepError as caught:
