@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+aside = logging.getLogger(f"{__name__}.aside")
+"""For the log of a run alone: what whoever called is told by an exception."""
+
+aside.propagate = False
+
 
 def now() -> datetime:
     """This machine's clock."""
@@ -168,7 +173,7 @@ def _run(
         except (KeyboardInterrupt, SystemExit) as caught:  # somebody ends the process
             state, error = "interrupted", caught
         if state == "failed":
-            log.error("%s", error)
+            aside.error("%s", error)
             record = record.model_copy(update={"error": str(error)})
         record = record.model_copy(update={"state": state, "ended": utc(clock())})
         again = None if isinstance(error, LostClaimError) else schedule.retry_at(job.retries, record)
@@ -226,10 +231,12 @@ def _logged(versions: Versions, run: int) -> Iterator[None]:
         each.setLevel(max(shown, least))  # they go on to show what they did
     logger.setLevel(min(shown, logging.INFO))
     logger.addHandler(handler)
+    aside.addHandler(handler)
     try:
         yield
     finally:
         logger.removeHandler(handler)
+        aside.removeHandler(handler)
         logger.setLevel(level)
         for each, least in others:
             each.setLevel(least)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
+import io
 import json
+import logging
 import os
 import re
 import shutil
@@ -735,3 +737,16 @@ def test_such_a_part_goes_on_after_a_kill(place, monkeypatch):
     assert (record.files_added, record.num_documents) == (2, 2)
     assert [part.num_files for part in place.versions.newest().parts] == [1, 1, 1]
     assert sorted(place.texts()) == ["two", "vier", "zero"]
+
+
+def test_why_a_run_failed_is_in_its_log_and_said_once(place, monkeypatch):
+    shown = logging.StreamHandler(io.StringIO())  # as the command line has one, which prints the error itself
+    monkeypatch.setattr(logging.getLogger("dataprep"), "handlers", [shown])
+    place.land("1.jsonl", "one")
+    place.run()
+    (place.inbox / "1.jsonl").write_text('{"text": "another"}\n')
+    with pytest.raises(SourceError, match="append_only"):
+        place.run()
+    assert (place.versions.folder / "runs" / "000002.log").read_text().count("append_only") == 1
+    assert "v000001 is there" not in shown.stream.getvalue()  # nobody asked for more than warnings
+    assert "append_only" not in shown.stream.getvalue()
