@@ -739,7 +739,8 @@ def test_such_a_part_goes_on_after_a_kill(place, monkeypatch):
     assert sorted(place.texts()) == ["two", "vier", "zero"]
 
 
-def test_why_a_run_failed_is_in_its_log_and_said_once(place, monkeypatch):
+def test_why_a_run_failed_is_in_its_log_and_said_once(place, monkeypatch, caplog):
+    caplog.set_level(logging.WARNING, "dataprep")
     shown = logging.StreamHandler(io.StringIO())  # as the command line has one, which prints the error itself
     monkeypatch.setattr(logging.getLogger("dataprep"), "handlers", [shown])
     place.land("1.jsonl", "one")
