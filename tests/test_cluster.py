@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dataprep.cluster import WINDOW, Cluster, Here, mapping
-from dataprep.cluster.hosted import Hosted
+from dataprep.cluster.hosted import Hosted, config_path, scheduler_path
 from dataprep.errors import ClusterError, DataprepError, EncodeError
 
 if TYPE_CHECKING:
@@ -314,6 +316,48 @@ def test_an_item_that_kills_every_worker_is_named(tmp_path, capfd, monkeypatch):
         list(cluster.map(work, ["poison"]))
     assert len(list(tmp_path.glob("poison-*"))) == attempts
     assert "Traceback" not in capfd.readouterr().err, "the worker that Dask starts anew is closed once it is there"
+
+
+class _OneWorker(Hosted):
+    """A scheduler here, and one worker, a process that nobody else starts anew."""
+
+    def open(self) -> Any:
+        self.client = super().open()
+        self.start()
+        return self.client
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "distributed.cli.dask_worker", "--no-nanny", "--nthreads=1", "--no-dashboard"]
+        environment = {**os.environ, "DASK_CONFIG": str(config_path(self.folder))}
+        command += [f"--scheduler-file={scheduler_path(self.folder)}", f"--local-directory={self.folder}"]
+        self.worker = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+
+    def trouble(self) -> str | None:
+        return None if self.worker.poll() is None else "the worker ended"
+
+    def close(self, error: object) -> None:
+        self.worker.kill()
+        self.worker.wait()
+        super().close(error)
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_results_that_are_lost_with_their_worker(tmp_path, comes):
+    """The items are done, and the driver has not asked yet for what they returned: with no other worker it ends."""
+    place = _OneWorker(tmp_path, "127.0.0.1")
+    with Cluster(place) as cluster:
+        done = cluster.map(_plain(), range(4))
+        first = next(done)
+        while any(place.client.processing().values()):
+            time.sleep(0.01)
+        place.worker.kill()
+        place.worker.wait()
+        if comes:
+            place.start()
+            assert sorted([first, *done]) == [0, 1, 2, 3]
+        else:
+            with pytest.raises(ClusterError, match="the worker ended; run the same command again"):
+                list(done)
 
 
 def test_without_workers_it_says_so_and_then_gives_up(tmp_path, monkeypatch, said):

@@ -111,13 +111,25 @@ _Event = tuple["Callable[[], DataprepError | None]", _Task] | BaseException | in
 """A task that ended, and what gives its result; what went wrong with the items; or how many there were."""
 
 
+class _LostError(Exception):
+    """A result went with its worker. Dask does the item again once there is another worker, or waits for ever."""
+
+
 def _take(future: Any) -> DataprepError | None:
-    """The result of a future that is not needed any more."""
+    """The result of a future, which is not needed any more then.
+
+    Raises:
+        _LostError: it is not to be had yet.
+    """
     try:
-        result: DataprepError | None = future.result()
-        return result
-    finally:
-        future.release()  # or Python would, when the future goes, and drop a Ctrl-C that arrives meanwhile
+        result: DataprepError | None = future.result(timeout=LOOK_SECONDS)
+    except BaseException as error:
+        if isinstance(error, TimeoutError) and future.status != "error":
+            raise _LostError from error
+        future.release()
+        raise
+    future.release()  # or Python would, when the future goes, and drop a Ctrl-C that arrives meanwhile
+    return result
 
 
 class Cluster:
@@ -315,6 +327,9 @@ class Cluster:
 
         try:
             error = result()
+        except _LostError:
+            self._done.put((result, task))  # and look after the workers first
+            return False
         except (KilledWorker, OSError) as killed:  # OSError: its result, None, was lost with the worker
             if task.attempts + 1 < ATTEMPTS:
                 self.num_retries += 1
