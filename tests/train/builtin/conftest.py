@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import dataprep
@@ -136,3 +137,18 @@ def start() -> Callable[..., subprocess.Popen[str]]:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def ended() -> Callable[[subprocess.Popen[str]], str]:
+    """Wait for what `start` started; returns what it said. What does not end is killed, and its ranks, and told."""
+
+    def wait(running: subprocess.Popen[str]) -> str:
+        try:
+            return running.communicate(timeout=200)[1]
+        except subprocess.TimeoutExpired:
+            for process in [*psutil.Process(running.pid).children(recursive=True), running]:
+                process.kill()
+            pytest.fail(f"it did not end: {running.communicate()[1]}")
+
+    return wait

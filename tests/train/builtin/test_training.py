@@ -43,7 +43,7 @@ def copied(output):
 
 
 @pytest.fixture(scope="module")
-def on_two_ranks(settings, start, straight, copied):
+def on_two_ranks(settings, start, ended, straight, copied):
     """Trainings on two ranks: DDP, FSDP2, and FSDP2 with other micro batches that goes on from one rank."""
     gpt = {"family": "gpt", "num_query_groups": 4, "tie_embeddings": True, "add_bias_linear": True}
     paths = {
@@ -53,7 +53,7 @@ def on_two_ranks(settings, start, straight, copied):
         "gpt2": settings(**gpt, parallel="fsdp2", train_iters=4),
     }
     running = start(*paths.values())
-    _, said = running.communicate(timeout=200)
+    said = ended(running)
     assert running.returncode == 0, said
     return paths
 
@@ -165,7 +165,7 @@ def test_a_loss_that_is_no_number_ends_it_and_is_not_saved(settings, train, outp
 
 
 @pytest.mark.parametrize(("ranks", "number", "code"), [(1, signal.SIGUSR1, 143), (2, signal.SIGTERM, 1)])
-def test_told_to_end_it_saves(settings, start, output, monkeypatch, ranks, number, code):
+def test_told_to_end_it_saves(settings, start, ended, output, monkeypatch, ranks, number, code):
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     path = settings(train_iters=100_000, eval_iters=0, save_interval=None)
     running = start(path, ranks=ranks)
@@ -174,7 +174,7 @@ def test_told_to_end_it_saves(settings, start, output, monkeypatch, ranks, numbe
         assert running.poll() is None, running.stderr.read()
         time.sleep(0.05)
     running.send_signal(number)
-    _, said = running.communicate(timeout=60)
+    said = ended(running)
     assert running.returncode == code, said  # torchrun makes 1 of whatever its ranks end with
     last = json.loads(metrics.read_text().splitlines()[-1])["iteration"]
     assert f"told to end: iteration {last} is saved" in said
