@@ -43,7 +43,7 @@ from dataprep.usage import cpu_seconds, peak_bytes
 from dataprep.watcher import Progress, Silent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from pathlib import Path
 
     from dataprep.watcher import Watcher
@@ -261,12 +261,13 @@ def _merge(
         SourceError: too much was, or there is no text (NoTextError).
     """
     total = request.recipe.num_bytes
-    for unit in _in_order(request, supply, job, merger, watcher):
-        if not claim.held:
-            claim.check()
-        _collect(request, job, merger, unit)
-        if merger.merged.counts.num_records >= EARLY_RECORDS:
-            check_rejects(request, merger, total)
+    with contextlib.closing(_in_order(request, supply, job, merger, watcher)) as units:  # here, not when it is freed
+        for unit in units:
+            if not claim.held:
+                claim.check()
+            _collect(request, job, merger, unit)
+            if merger.merged.counts.num_records >= EARLY_RECORDS:
+                check_rejects(request, merger, total)
     check_rejects(request, merger, merger.merged.source_bytes)
     counts = merger.merged.counts
     if not counts.num_sequences:
@@ -299,7 +300,7 @@ def _gate(request: Request, supply: Supply, job: tokenize.Job, watcher: Watcher)
 
 def _in_order(
     request: Request, supply: Supply, job: tokenize.Job, merger: merge.Merger, watcher: Watcher
-) -> Iterator[Unit]:
+) -> Generator[Unit, None, None]:
     """Work the units, and copy; yields those not merged yet in plan order, as soon as all before them are done."""
     work, workers, done = functools.partial(tokenize.run, job), request.runtime.workers, supply.done
     order: deque[tuple[int, Unit | None]] = deque()

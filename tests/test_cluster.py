@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -17,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dataprep.cluster import WINDOW, Cluster, Here, mapping
+from dataprep.cluster.existing import Joined
 from dataprep.cluster.hosted import Hosted, config_path, scheduler_path
 from dataprep.errors import ClusterError, DataprepError, EncodeError
+from dataprep.specs import Existing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -318,6 +321,32 @@ def test_an_item_that_kills_every_worker_is_named(tmp_path, capfd, monkeypatch):
     assert "Traceback" not in capfd.readouterr().err, "the worker that Dask starts anew is closed once it is there"
 
 
+@pytest.mark.slow
+def test_a_process_that_was_stopped_for_long_goes_on(tmp_path):
+    """By Ctrl-Z, say. Dask gives up workers that it has not heard of for five minutes, or what its settings say."""
+    script = tmp_path / "sleeper.py"
+    script.write_text(
+        "import sys, time\n"
+        "from dataprep.cluster import Cluster, Here\n"
+        "def work(item, report):\n"
+        "    time.sleep(0.05)\n"
+        "with Cluster(Here(1)) as cluster:\n"
+        "    for item in cluster.map(work, range(60)):\n"
+        "        print(item, flush=True)\n"
+    )
+    environment = {**os.environ, "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "500ms"}
+    with subprocess.Popen([sys.executable, script], env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(8)  # longer than what Dask makes of the setting: ten heartbeats
+            process.send_signal(signal.SIGCONT)
+            assert len(process.communicate(timeout=100)[0].split()) == 59
+        finally:
+            process.kill()
+
+
 class _OneWorker(Hosted):
     """A scheduler here, and one worker, a process that nobody else starts anew."""
 
@@ -358,6 +387,51 @@ def test_results_that_are_lost_with_their_worker(tmp_path, comes):
         else:
             with pytest.raises(ClusterError, match="the worker ended; run the same command again"):
                 list(done)
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_does_not_answer_is_given_up(tmp_path, monkeypatch, said):
+    """Its machine still takes what is sent to it, as one that is out of memory or stopped does."""
+    monkeypatch.setattr(mapping, "LOOK_SECONDS", 0.3)
+    monkeypatch.setattr(mapping, "SILENT_SECONDS", 0.5)
+    file = tmp_path / "scheduler.json"
+    kinds = ("scheduler", "--host=127.0.0.1", "--port=0"), ("worker", "--nthreads=1", "--no-nanny")
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for kind, *options in kinds:
+            command = [sys.executable, "-m", f"distributed.cli.dask_{kind}", *options, f"--scheduler-file={file}"]
+            process = stack.enter_context(subprocess.Popen([*command, "--no-dashboard"], stderr=subprocess.DEVNULL))
+            stack.callback(process.kill)
+            processes.append(process)
+            while not file.exists():
+                assert process.poll() is None
+                time.sleep(0.05)
+
+        def run() -> None:
+            with Cluster(Joined(Existing(address=str(file))), patience_seconds=2) as cluster:
+                done = cluster.map(_plain(), range(100))
+                next(done)
+                processes[0].send_signal(signal.SIGSTOP)
+                list(done)
+
+        with pytest.raises(ClusterError, match=r"no worker has been at work for .* \(no answer\)"):
+            run()
+    assert "the scheduler does not answer" in said()
+
+
+def test_a_place_without_workers_is_closed_again():
+    """Also where that is found before anything is mapped: no settings of Dask's and no thread stay behind."""
+    import dask
+
+    class Gone(Here):
+        def trouble(self) -> str:
+            return "all gone"
+
+    before = dask.config.config.copy()
+    with pytest.raises(ClusterError, match="all gone"), Cluster(Gone(1)):
+        pass
+    assert dask.config.config == before
+    assert "beside" not in " ".join(thread.name for thread in threading.enumerate())
 
 
 def test_without_workers_it_says_so_and_then_gives_up(tmp_path, monkeypatch, said):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import dataprep
-from dataprep.cluster import existing, slurm
+from dataprep.cluster import elastic, existing, mapping, slurm
 from dataprep.errors import ClusterError, SpecError
-from dataprep.specs import find_cluster
+from dataprep.specs import SlurmElastic, find_cluster
 from dataprep.submission import Order, render
 
 
@@ -95,3 +95,44 @@ def test_from_python_a_run_is_not_handed_over(write_texts, tmp_path, monkeypatch
     kind = "kubernetes" if settings else "slurm"
     with pytest.raises(SpecError, match=f"cluster.kind={kind}: a run is handed over by the command line"):
         dataprep.run(write_texts(["a"]), "sample", tmp_path / "out", settings=[f"cluster.kind={kind}", *settings])
+
+
+@pytest.fixture
+def silent(tmp_path, monkeypatch):
+    """Commands of Slurm that say nothing and do not end, as where the folder they lie in is gone."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("sbatch", "scontrol", "scancel"):
+        (folder / name).write_text('#!/bin/sh\n[ "$1" = --test-only ] || exec sleep 30\n')
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    monkeypatch.setattr(slurm, "ANSWER_SECONDS", 0.2)
+
+
+def test_commands_of_slurm_that_do_not_end(tmp_path, monkeypatch, silent):
+    with pytest.raises(ClusterError, match="sbatch has not answered for 0 s; see with sinfo"):
+        slurm.submit("#!/bin/sh\n")
+    monkeypatch.setattr(slurm, "UNKNOWN_SECONDS", 0.1)
+    monkeypatch.setattr(slurm, "POLL_SECONDS", 0.05)
+    job = slurm.Job("7", tmp_path / "job-%j.log")
+    job.log.write_text("what the job says")
+    shown = []
+    with pytest.raises(ClusterError, match="Slurm says nothing about job 7 any more"):
+        job.follow(shown.append)
+    assert shown == ["what the job says"]
+
+
+@pytest.mark.slow
+def test_workers_as_jobs_that_cannot_be_submitted_are_not_waited_for(tmp_path, monkeypatch, silent, said):
+    pytest.importorskip("dask_jobqueue", reason="pip install 'dataprep-llm[slurm]'")
+    monkeypatch.setattr(elastic, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(mapping, "LOOK_SECONDS", 0.1)
+    place = elastic.Elastic(SlurmElastic(nodes=1, workers_per_node=1, interface="lo"), tmp_path)
+
+    def run() -> None:
+        with mapping.Cluster(place, patience_seconds=4) as cluster:
+            list(cluster.map(print, [1]))
+
+    with pytest.raises(ClusterError, match="no worker has been at work"):
+        run()
+    assert "Slurm does not answer" in said()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dataprep.cluster.hosted import Hosted, config_path, scheduler_path
+from dataprep.cluster.slurm import ask
 from dataprep.errors import ClusterError, SpecError
-from dataprep.storage import explain
+from dataprep.storage import explain, make_folder
 
 if TYPE_CHECKING:
     from dataprep.specs import Slurm
@@ -43,22 +45,25 @@ class Allocation:
         self.log_path = work / f"workers-{os.environ['SLURM_JOB_ID']}.log"
 
     def open(self) -> Any:
-        client = self._hosted.open()
-        environment = {**os.environ, "DASK_CONFIG": str(config_path(self._hosted.folder))}
-        with explain(self.log_path, "write"):
-            self._log = self.log_path.open("ab")
-        try:
-            self._srun = subprocess.Popen(
-                self.command(),
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is the driver's
-            )
-        except OSError as error:
-            self.close(error)
-            raise ClusterError(f"cannot start srun: {error.strerror}; load the site's Slurm module") from error
+        make_folder(self.log_path.parent)
+        with contextlib.ExitStack() as stack:
+            with explain(self.log_path, "write"):
+                self._log = self.log_path.open("ab")
+            stack.callback(self.close, None)
+            client = self._hosted.open()
+            environment = {**os.environ, "DASK_CONFIG": str(config_path(self._hosted.folder))}
+            try:
+                self._srun = subprocess.Popen(
+                    self.command(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log,
+                    stderr=self._log,
+                    env=environment,
+                    start_new_session=True,  # Ctrl-C is the driver's
+                )
+            except OSError as error:
+                raise ClusterError(f"cannot start srun: {error.strerror}; load the site's Slurm module") from error
+            stack.pop_all()
         return client
 
     def command(self) -> list[str]:
@@ -132,10 +137,8 @@ def _address(interface: str | None) -> str:
         except ValueError as error:
             raise SpecError(f"cluster.interface={interface}: {error}") from error
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-    found = subprocess.run(
-        ["scontrol", "show", "node", "--oneliner", name], capture_output=True, text=True, check=False
-    )
-    fields = dict(field.partition("=")[::2] for field in found.stdout.split())
+    found = ask("scontrol", "show", "node", "--oneliner", name).stdout
+    fields = dict(field.partition("=")[::2] for field in found.split())
     return socket.gethostbyname(fields.get("NodeAddr") or name)
 
 

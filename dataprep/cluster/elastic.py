@@ -12,12 +12,12 @@ import logging
 import shlex
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 from dataprep.cluster.hosted import config_path, private_folder
+from dataprep.cluster.slurm import ANSWER_SECONDS, ask
 from dataprep.errors import ClusterError, SpecError
 from dataprep.storage import make_folder
 
@@ -59,9 +59,10 @@ class Elastic:
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(private_folder(self._work, self._spec.insecure))
             try:
-                cluster = stack.enter_context(_slurm_cluster()(**self._options(folder)))
+                cluster = _slurm_cluster()(**self._options(folder))
             except (OSError, ValueError, RuntimeError) as error:
                 raise ClusterError(f"the scheduler did not start: {' '.join(str(error).split())[:300]}") from error
+            stack.callback(_close, cluster)
             if self._spec.dashboard:
                 log.info("Dask's pages, on %s: %s", socket.gethostname(), cluster.dashboard_link)
             _warn_of_refusal(cluster.job_script())
@@ -104,14 +105,23 @@ class Elastic:
         return None
 
     def close(self, error: object) -> None:
-        with contextlib.suppress(AssertionError):  # Dask's, of a worker whose job could not be submitted
-            self._stack.close()
+        self._stack.close()
+
+
+def _close(cluster: Any) -> None:
+    """End the jobs; an sbatch or scancel that does not end by itself is not waited for."""
+    try:
+        cluster.close(timeout=ANSWER_SECONDS)
+    except AssertionError:  # Dask's, of a worker whose job could not be submitted
+        return
+    except TimeoutError:
+        log.warning("Slurm does not answer: see with squeue whether jobs named dataprep-worker are left")
 
 
 def _warn_of_refusal(script: str) -> None:
     """Say what sbatch has against a worker's job; dask-jobqueue would try again and again without a word."""
     with contextlib.suppress(OSError):
-        done = subprocess.run(["sbatch", "--test-only"], input=script, capture_output=True, text=True, check=False)
+        done = ask("sbatch", "--test-only", text=script)
         if done.returncode:
             log.warning("sbatch may refuse the workers' jobs: %s", " ".join(done.stderr.split()))
 

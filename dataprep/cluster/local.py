@@ -39,10 +39,14 @@ class Here:
         Raises:
             ClusterError: they did not start.
         """
+        import dask
         from distributed import Client, LocalCluster
 
+        # A thread that is not heard of for minutes was stopped with all of this process, by Ctrl-Z or `scontrol
+        # suspend`. Dask would give it up as it wakes up, and nobody would start another one.
+        heard = {"distributed.scheduler.worker-ttl": None} if self.in_process else {}
         try:
-            with contextlib.nullcontext() if self.in_process else _no_interrupts():
+            with dask.config.set(heard), contextlib.nullcontext() if self.in_process else _no_interrupts():
                 self._cluster = LocalCluster(
                     n_workers=1 if self.in_process else self.workers,
                     threads_per_worker=self.workers if self.in_process else 1,

@@ -166,9 +166,12 @@ class Cluster:
             stack.enter_context(_silence())
             self._beside = stack.enter_context(ThreadPoolExecutor(1, "beside"))
             self._client = self._place.open()
+            with contextlib.ExitStack() as opened:
+                opened.callback(self._place.close, None)
+                self._last_seen = time.monotonic()
+                self._look()
+                opened.pop_all()
             self._stack = stack.pop_all()
-        self._last_seen = time.monotonic()
-        self._look()
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
@@ -290,29 +293,38 @@ class Cluster:
         trouble = self._place.trouble()
         if trouble is not None:
             raise ClusterError(f"{trouble}; run the same command again: finished units are kept")
+        states = self._states()
         now = time.monotonic()
         self._next_look = now + LOOK_SECONDS
-        try:
-            found = self._client.scheduler_info()["workers"].values()
-        except OSError:  # TimeoutError among them: if it is gone, all futures end
-            return
-        self.num_workers = sum(worker["nthreads"] for worker in found if worker["status"] == "running")
+        self.num_workers = sum(num_threads for status, num_threads in states or () if status == "running")
         while self._window_size < 2 * self.num_workers:
             self._window.release()
             self._window_size += 1
         if self.num_workers:
             self._last_seen, self._is_said = now, False
             return
+        found = ", ".join(sorted({status for status, _ in states})) if states is not None else "no answer"
         if now - self._last_seen > SILENT_SECONDS and not self._is_said:
             self._is_said = True
             left = self._patience - (now - self._last_seen)
-            log.info("waiting for a worker: there is none at work; giving up in %.0f s if none comes", left)
+            why = "there is none at work" if states is not None else "the scheduler does not answer"
+            log.info("waiting for a worker: %s; giving up in %.0f s if none comes", why, left)
         if now - self._last_seen > self._patience:
-            states = ", ".join(sorted({worker["status"] for worker in found})) or "none at all"
             raise ClusterError(
-                f"no worker has been at work for {now - self._last_seen:.0f} s ({states}); look for the reason in the "
-                "workers' logs, and run the same command again: finished units are kept"
+                f"no worker has been at work for {now - self._last_seen:.0f} s ({found or 'none at all'}); look for "
+                "the reason in the workers' logs, and run the same command again: finished units are kept"
             )
+
+    def _states(self) -> list[tuple[str, int]] | None:
+        """Status and number of threads of all workers; None: the scheduler does not answer, and may be gone."""
+        scheduler = self._client.scheduler
+        if scheduler is None:
+            return None
+        try:
+            found = self._client.sync(scheduler.identity, callback_timeout=LOOK_SECONDS)
+        except OSError:  # TimeoutError among them
+            return None
+        return [(worker["status"], worker["nthreads"]) for worker in found["workers"].values()]
 
     def _is_done(self, result: Callable[[], DataprepError | None], task: _Task) -> bool:
         """Whether a task that ended is done; if not, it was given to Dask again.

@@ -34,6 +34,10 @@ AGAIN = "Run the same command again: finished units are kept"
 UNKNOWN_SECONDS = 60.0
 """How long Slurm may not answer before a job is no longer followed."""
 
+ANSWER_SECONDS = 60.0
+"""How long one of Slurm's commands may take: they themselves wait for a controller that is busy, 10 s by default
+(slurm.conf(5), MessageTimeout), and some try again."""
+
 
 def render(spec: Slurm, arguments: Sequence[str], name: str, log: Path) -> str:
     """The script for sbatch.
@@ -107,14 +111,35 @@ def log_pattern(log: Path) -> str:
     return f"{folder.replace('%', '%%')}/{log.name}"
 
 
+def ask(*command: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run one of Slurm's commands to its end, whatever that is.
+
+    Args:
+        command: and its arguments.
+        text: for its stdin.
+
+    Raises:
+        ClusterError: it does not end; it was killed.
+        OSError: there is no such command.
+    """
+    try:
+        return subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=ANSWER_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise ClusterError(
+            f"{command[0]} has not answered for {ANSWER_SECONDS:.0f} s; see with sinfo and squeue how Slurm does, and "
+            "run the same command again"
+        ) from error
+
+
 def submit(script: str) -> str:
     """Hand a script to sbatch; returns the number of the job.
 
     Raises:
         SpecError: there is no Slurm here, or it refuses the request.
+        ClusterError: it does not answer.
     """
     try:
-        done = subprocess.run(["sbatch", "--parsable"], input=script, capture_output=True, text=True, check=False)
+        done = ask("sbatch", "--parsable", text=script)
     except OSError as error:
         raise SpecError(
             f"sbatch: {error.strerror}; run this where jobs are submitted, or see the script with --dry-run"
@@ -139,8 +164,10 @@ class Job:
 
     def state(self) -> dict[str, str] | None:
         """What ``scontrol show job`` says; None if it says nothing."""
-        asked = ["scontrol", "show", "job", "--oneliner", self.number]
-        found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+        try:
+            found = ask("scontrol", "show", "job", "--oneliner", self.number).stdout
+        except ClusterError:  # whoever follows the job counts how long nothing is said
+            return None
         return dict(re.findall(r"(\w+)=(\S*)", found)) or None
 
     def follow(self, show: Callable[[str], None]) -> None:
@@ -215,11 +242,10 @@ def requeue() -> None:
     """Queue the job this process is in again. Slurm ends it then, by a SIGTERM that finds it ending by itself.
 
     Raises:
-        ClusterError: Slurm refuses.
+        ClusterError: Slurm refuses, or does not answer.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    asked = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    done = ask("scontrol", "requeue", os.environ["SLURM_JOB_ID"])
     if done.returncode:
         raise ClusterError(
             f"the job's time is up, and it cannot be queued again: {' '.join(done.stderr.split())}; run the same "
