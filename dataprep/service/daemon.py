@@ -18,7 +18,7 @@ from dataprep.service.jobs import find_job, load_jobs
 from dataprep.service.oneshot import due_of
 from dataprep.service.places import check_inside
 from dataprep.service.running import now
-from dataprep.storage import make_folder
+from dataprep.storage import explain, make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,17 +48,22 @@ class Daemon:
     def __init__(self, folder: Path, allowed: Sequence[Path], clock: Callable[[], datetime] = now) -> None:
         self._folder, self._allowed, self._clock = folder, allowed, clock
         self._started: dict[str, subprocess.Popen[bytes]] = {}
+        self._changing = threading.Lock()  # of what is started: `launch` is called from other threads
         self._said: dict[str, str] = {}
 
     def run(self, stop: threading.Event) -> None:
         """Look until `stop` is set; what was started goes on."""
         while not stop.is_set():
-            self.look()
+            try:
+                self.look()
+            except Exception:
+                log.exception("to look what is due failed; it is tried again")  # other jobs, and later ones, go on
             stop.wait(LOOK_SECONDS)
 
     def look(self) -> list[str]:
         """Start what is due; returns the names of the jobs that were started."""
-        self._started = {name: process for name, process in self._started.items() if process.poll() is None}
+        with self._changing:
+            self._started = {name: process for name, process in self._started.items() if process.poll() is None}
         try:
             jobs, problems = load_jobs(self._folder)
         except DataprepError as error:
@@ -70,8 +75,7 @@ class Daemon:
         for job in jobs:
             if len(self._started) >= AT_ONCE:
                 break
-            if job.name not in self._started and self._is_due(job):
-                self._start(job, ["due", job.name])
+            if job.name not in self._started and self._begin(job):
                 started.append(job.name)
         return started
 
@@ -86,11 +90,13 @@ class Daemon:
         check_inside(job, self._allowed)
         self._start(job, ["run", name])
 
-    def _is_due(self, job: Job) -> bool:
+    def _begin(self, job: Job) -> bool:
+        """Start a job if it is due; says what it cannot be started for."""
         try:
             if due_of(job, self._clock()) is None:
                 return False
             check_inside(job, self._allowed)
+            self._start(job, ["due", job.name])
         except (DataprepError, OSError) as error:
             self._say(job.name, str(error))
             return False
@@ -102,11 +108,12 @@ class Daemon:
         make_folder(folder)
         command = [sys.executable, "-m", "dataprep", "--quiet", "jobs", *words, "--jobs", str(self._folder)]
         command += [word for path in (job.folder, *self._allowed) for word in ("--allow", str(path))]
-        with (folder / "launched.log").open("wb") as file:
+        with explain(folder, "start a process that logs in"), (folder / "launched.log").open("wb") as file:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
             )
-        self._started[job.name] = process
+        with self._changing:
+            self._started[job.name] = process
         log.info("started %s as process %d", " ".join(words), process.pid)
 
     def _say(self, name: str, text: str) -> None:

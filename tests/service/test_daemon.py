@@ -8,13 +8,13 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dataprep.errors import SpecError
+from dataprep.errors import OutputError, SpecError
 from dataprep.service import daemon
 from dataprep.service.daemon import Daemon
 from dataprep.service.ingesting import dataset_of
@@ -70,20 +70,19 @@ def test_two_that_look_start_one_run_of_what_is_due(tmp_path, add):
     assert (versions.folder / "runs" / "launched.log").read_text().count("Traceback") == 0
 
 
-def test_what_may_not_run_is_named_once(tmp_path, add, caplog, monkeypatch):
-    caplog.set_level(logging.WARNING, "dataprep")
+def test_what_may_not_run_is_named_once(tmp_path, add, said, monkeypatch):
     started: list[str] = []
     monkeypatch.setattr(Daemon, "_start", lambda self, job, words: started.append(" ".join(words)))
     pause(add("paused"), "me")
-    add("later", schedule="0 0 1 1 *")
+    add("later", schedule=f"0 0 {(datetime.now(UTC) + timedelta(days=20)):%-d %-m} *")
     add("away")
     (tmp_path / "jobs" / "wrong.yaml").write_text("corpus: [")
     found = Daemon(tmp_path / "jobs", [])
     for _ in range(3):
         assert found.look() == []
-    assert len(caplog.records) == 2
-    assert "the job away names" in caplog.text
-    assert "wrong.yaml is not YAML" in caplog.text
+    assert len(said().splitlines()) == 2
+    assert "the job away names" in said()
+    assert "wrong.yaml is not YAML" in said()
     with pytest.raises(SpecError, match="--allow"):
         found.launch("away")
     with pytest.raises(SpecError, match="no job 'nothing'"):
@@ -92,6 +91,19 @@ def test_what_may_not_run_is_named_once(tmp_path, add, caplog, monkeypatch):
     assert allowed.look() == ["away"]
     allowed.launch("paused")
     assert started == ["due away", "run paused"]
+
+
+def test_a_job_that_cannot_be_started_does_not_keep_others_from_it(tmp_path, add, said):
+    (add("a-bad").folder / "runs" / "launched.log").mkdir(parents=True)
+    versions = add("news")
+    found = Daemon(tmp_path / "jobs", [tmp_path])
+    assert found.look() == ["news"]
+    assert found._started["news"].wait(120) == 0
+    assert versions.numbers() == [1]
+    found.look()
+    assert said().count("cannot start a process that logs in") == 1
+    with pytest.raises(OutputError, match="cannot start a process that logs in"):
+        found.launch("a-bad")
 
 
 def test_so_many_at_once(tmp_path, add, monkeypatch):
@@ -115,6 +127,8 @@ def test_it_looks_until_it_is_told_to_end(tmp_path, add, caplog, monkeypatch):
 
     def look() -> list[str]:
         looks[0] += 1
+        if looks[0] == 1:
+            raise RuntimeError("a fault")
         if looks[0] == 3:
             stop.set()
         return Daemon.look(found)
@@ -123,3 +137,4 @@ def test_it_looks_until_it_is_told_to_end(tmp_path, add, caplog, monkeypatch):
     found.run(stop)  # there is no such folder
     assert looks == [3]
     assert caplog.text.count("cannot read the jobs folder") == 1
+    assert caplog.text.count("RuntimeError: a fault") == 1
