@@ -52,7 +52,7 @@ MpiDefault=none
 ReturnToService=2
 SlurmdTimeout=10
 MinJobAge=300
-KillWait=3
+KillWait=10
 {more}
 SlurmdParameters=config_overrides
 {nodes}
@@ -182,7 +182,7 @@ def wait_for(condition: Callable[[], object], tell: Callable[[], object] = lambd
 
 def _free_ports(number: int) -> int:
     """The first of so many ports in a row that nobody listens at, away from Slurm's own."""
-    for first in range(21000 + os.getpid() % 5000, 32000, 50):
+    for first in range(21000 + os.getpid() % 100 * 50, 32000, 50):
         with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
             for port in range(first, first + number):
                 stack.enter_context(socket.socket()).bind(("127.0.0.1", port))

@@ -131,7 +131,7 @@ def test_the_time_limit(slurm, corpora, expected, tmp_path, middle):
     job = _submit(slurm, corpora[0], tmp_path, "--set", "cluster.time=00:10:00", "--set", "cluster.notice_seconds=55")
     done = middle(tmp_path, 1)
     slurm.call("scontrol", "update", f"JobId={job}", "TimeLimit=1")
-    for pid in filter(_is_worker, _workers(tmp_path)):
+    for pid in _both_workers(tmp_path):
         os.kill(pid, signal.SIGSTOP)  # or the run would be done before
     slurm.go_on(job)
     slurm.call("scontrol", "update", f"JobId={job}", "TimeLimit=10")
@@ -157,9 +157,7 @@ def test_an_array_of_three_corpora(slurm, corpora, expected, tmp_path):
 def test_a_worker_that_is_killed_is_replaced(slurm, corpora, expected, tmp_path, middle):
     job = _submit(slurm, corpora[0], tmp_path)
     middle(tmp_path, 3)
-    victims = [pid for pid in _workers(tmp_path) if _is_worker(pid)]
-    assert len(victims) == 2
-    os.kill(victims[0], signal.SIGKILL)
+    os.kill(_both_workers(tmp_path)[0], signal.SIGKILL)
     slurm.wait_until(job, "COMPLETED")
     assert _sums(tmp_path) == _only(expected, corpora[0])
 
@@ -249,8 +247,22 @@ def _workers(output: Path) -> list[int]:
     return found
 
 
+def _both_workers(output: Path) -> list[int]:
+    """One of each node, once the other one has come, too."""
+    found: list[int] = []
+    deadline = time.monotonic() + 120
+    while len(found) != 2:
+        assert time.monotonic() < deadline, found
+        found = [pid for pid in _workers(output) if _is_worker(pid)]
+        time.sleep(0.01)
+    return found
+
+
 def _is_worker(pid: int) -> bool:
-    return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 @pytest.fixture

@@ -139,7 +139,7 @@ def test_the_time_limit(make, slurm, stubs, tmp_path):
 
 
 def test_cancelled_all_ranks_save(make, slurm, stubs, tmp_path):
-    """Within KillWait, of which this Slurm gives three seconds."""
+    """Within KillWait, of which this Slurm gives ten seconds."""
     job, program = make(tmp_path, "--wait", parallel=TWO_NODES)
     submitted = _submit(job, program, slurm, stubs, 4)
     slurm.call("scancel", submitted.number)

@@ -52,7 +52,7 @@ def serving(tmp_path):
             def stop():
                 server.config.app.state.events.close()
                 server.should_exit = True
-                thread.join(timeout=10)
+                thread.join(timeout=60)
                 assert not thread.is_alive()
 
             stack.callback(stop)

@@ -132,6 +132,7 @@ def start() -> Callable[..., subprocess.Popen[str]]:
         command = [sys.executable, "-m", "torch.distributed.run", *options]
         alone = [sys.executable, str(script)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = "150"  # or ranks that save are killed after 30 s
         return subprocess.Popen(
             [*(command if ranks > 1 else alone), *map(str, paths)], env=environment, stderr=subprocess.PIPE, text=True
         )
