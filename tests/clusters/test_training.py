@@ -175,7 +175,7 @@ def test_the_same_training_twice_waits_for_itself(make, slurm, stubs, tmp_path):
             slurm.call("scancel", "--signal=TERM", first.number)
 
     second.follow(show)
-    assert slurm.job(first.number)["JobState"] == "FAILED", "it was told to end"
+    slurm.wait_until(first.number, "FAILED")  # it was told to end
     assert "pending (Dependency: another job of this run has not ended)" in "".join(said)
 
 
