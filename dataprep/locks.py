@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from dataprep.errors import BusyError
 from dataprep.storage import explain
@@ -61,8 +61,12 @@ class Users:
 
 
 @contextlib.contextmanager
-def hold(path: Path) -> Iterator[None]:
+def hold(path: Path) -> Iterator[int]:
     """Hold a lock file for the length of the block; the kernel lets go of it when the process dies.
+
+    Yields:
+        The file descriptor. The lock is that of the open file (flock(2)): a process that inherits the descriptor holds
+        it, too, and on if this one dies. See `lend` and `let_go`.
 
     Raises:
         BusyError: another process holds it; the message says which, where and since when.
@@ -73,12 +77,28 @@ def hold(path: Path) -> Iterator[None]:
         with explain(path, "lock"):  # but not the block: its errors are not the lock's
             _lock(fd, path)
             record = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.strftime("%Y-%m-%d %H:%M:%S %z")}
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps(record).encode(), 0)
-        yield
+            _write(fd, record)
+        yield fd
     finally:
         with contextlib.suppress(OSError):
             os.close(fd)
+
+
+def lend(fd: int, pid: int) -> None:
+    """Note that a process that was started with the descriptor holds the lock as well, for who finds it held."""
+    with contextlib.suppress(OSError, ValueError, TypeError):  # a full disk; then it is not named
+        _write(fd, json.loads(os.pread(fd, 4096, 0)) | {"started": pid})
+
+
+def let_go(fd: int) -> None:
+    """Release the lock whoever else has the descriptor: a daemon that the process left behind, say."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+def _write(fd: int, record: dict[str, Any]) -> None:
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, json.dumps(record).encode(), 0)
 
 
 def _lock(fd: int, path: Path) -> None:
@@ -112,6 +132,9 @@ def _holder(path: Path) -> str | None:
 def _named(record: bytes) -> str:
     try:
         value = json.loads(record)
-        return f"process {value['pid']} on {value['host']} since {value['since']}"
+        who = f"process {value['pid']}"
+        if "started" in value:  # which may live on without it
+            who = f"process {value['started']}, which {who} started,"
+        return f"{who} on {value['host']} since {value['since']}"
     except (ValueError, KeyError, TypeError):
         return "another process"

@@ -52,6 +52,37 @@ def test_an_unreadable_record_still_says_held(workspace, monkeypatch):
                 pytest.fail("held twice")
 
 
+def test_a_lock_is_also_that_of_a_process_that_it_was_lent_to(workspace, monkeypatch):
+    path = workspace / "lock"
+    with hold(path) as fd:
+        process = subprocess.Popen(["sleep", "60"], pass_fds=(fd,))
+        locks.lend(fd, process.pid)
+    try:
+        message = f"held by process {process.pid}, which process {os.getpid()} started, on .* since "
+        with monkeypatch.context() as patch:
+            patch.setattr(locks.time, "monotonic", itertools.count().__next__)
+            with pytest.raises(BusyError, match=message), hold(path):
+                pytest.fail("held twice")
+    finally:
+        process.kill()
+        process.wait()
+    with hold(path):
+        pass
+
+
+def test_a_lock_that_was_let_go_is_nobodys(workspace):
+    path = workspace / "lock"
+    with hold(path) as fd:
+        process = subprocess.Popen(["sleep", "60"], pass_fds=(fd,))
+        locks.let_go(fd)
+    try:
+        with hold(path):
+            assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_errors_of_the_block_are_not_the_locks(workspace):
     with pytest.raises(FileNotFoundError), hold(workspace / "lock"):
         (workspace / "missing").read_bytes()
