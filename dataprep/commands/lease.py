@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dataprep.children import run_to_end
 from dataprep.commands.app import JsonOption, app, note, print_json, print_lines
-from dataprep.errors import SpecError, Terminated
+from dataprep.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,18 +103,15 @@ def _run(versions: Versions, word: str, command: list[str], who: str | None) -> 
     """Run a command that uses a version; returns its exit code."""
     from dataprep.versions import hold_lease
 
+    def answer(number: int, earlier: int, starting: bool) -> int | None:
+        if number in (signal.SIGTERM, signal.SIGUSR1):
+            return signal.SIGTERM
+        return number if starting else None  # it has got it as well, and ends as it likes
+
     with hold_lease(versions, word, who or " ".join(command)[:200]) as held:
         folder = str(versions.version(held.version))
         try:
-            process = subprocess.Popen(command, env={**os.environ, "DATAPREP_VERSION": folder})
+            code, _ = run_to_end(command, answer, env={**os.environ, "DATAPREP_VERSION": folder})
         except OSError as error:
             raise SpecError(f"cannot run {command[0]}: {error.strerror}") from error
-        while True:
-            try:
-                code = process.wait()
-            except Terminated:
-                process.send_signal(signal.SIGTERM)
-            except KeyboardInterrupt:
-                pass  # it has got it as well, and ends as it likes
-            else:
-                return code if code >= 0 else 128 - code
+    return code if code >= 0 else 128 - code

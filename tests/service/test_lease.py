@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dataprep.claims import Claim
-from dataprep.cli import app
+from dataprep.cli import _noted_interrupts, app
 from dataprep.errors import SpecError
 from dataprep.versions import VersionManifest, Versions, leases_of, take_lease
 
@@ -75,6 +75,32 @@ def test_told_to_end_it_tells_the_command(versions):
         assert len(leases_of(versions)) == 1
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 5
+    assert leases_of(versions) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_told_to_end_while_the_command_starts_it_tells_it(versions, number, code):
+    """Just when the command is there, and its number has no name yet."""
+
+    def watch(frame: object, event: str, arg: Any) -> None:
+        if event == "c_return" and arg.__name__ == "fork_exec":
+            sys.setprofile(None)
+            os.kill(os.getpid(), number)
+
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    there = children.read_text()
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _noted_interrupts()
+    sys.setprofile(watch)
+    try:
+        done = _here(versions.folder, "--", "sleep", "60")
+    finally:
+        sys.setprofile(None)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert children.read_text() == there, "the end of the command was waited for"
+    assert done.exit_code == code
     assert leases_of(versions) == []
 
 
