@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -82,3 +86,24 @@ def test_mistakes(run, words, text):
     assert (code, out) == (2, "")
     assert text in err
     assert "Traceback" not in err
+
+
+def test_told_by_slurm_that_its_time_is_up_the_trainer_saves(stubs, tmp_path, dataset):
+    """As `exec dataprep train` in a batch script with --signal=B:USR1@300."""
+    shutil.copy(Path(__file__).parent / "stubs" / "trainer.py", tmp_path / "pretrain_gpt.py")
+    words = [dataset, "--model", "gpt3-125m", "--iterations", "2", "--gpus-per-node", "1", "--launcher", "local"]
+    for setting in (f"launch.trainer={tmp_path}", "argument.wait=", "train.save=null"):
+        words += ["--set", setting]
+    command = [sys.executable, "-m", "dataprep", "train", *words]
+    said = tmp_path / "said"
+    with said.open("wb") as file:
+        process = subprocess.Popen(command, stderr=file, cwd=tmp_path, env={**os.environ, "SLURM_JOB_ID": "1"})
+    deadline = time.monotonic() + 120
+    while not (stubs / "rank-0.json").exists():
+        assert process.poll() is None, said.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(120) == 143
+    assert said.read_text().endswith("the trainer is told to end, and its end is waited for\ntold to end\n")
+    assert (stubs / "saved-0").exists()

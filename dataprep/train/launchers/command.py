@@ -18,6 +18,7 @@ AMD's scripts as `variables` says.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -26,14 +27,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataprep.errors import SpecError, Terminated, TrainingError
-from dataprep.locks import hold
+from dataprep.children import run_to_end
+from dataprep.errors import SpecError, Terminated, TimeIsUp, TrainingError
+from dataprep.locks import hold, lend, let_go
 from dataprep.storage import AtomicFile, make_folder
 from dataprep.train.launchers import containers, shell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import FrameType
 
     from dataprep.train.job import Job
     from dataprep.train.program import Program
@@ -48,6 +49,8 @@ SHUTDOWN_SECONDS = 300
 """What ranks that are told to end have for their checkpoint, where torchrun can be told so."""
 
 _WAITING = b"told to end: the trainer is, too, and its end is waited for; once more ends it without a checkpoint\n"
+
+_TIME_IS_UP = b"the job's time is about to end: the trainer is told to end, and its end is waited for\n"
 
 SECRETS = ("HF_TOKEN", "WANDB_API_KEY")
 """Variables that are passed on by name; their values are in no text."""
@@ -221,11 +224,13 @@ def launch(job: Job, program: Program) -> int:
     """Run the script here, to its end; what it prints is seen as it is printed. Returns 0.
 
     To be interrupted or told to end, once, tells the trainer to end (SIGTERM), which saves a checkpoint where it can;
-    once more passes the signal on as it is. Either way its end is waited for.
+    once more passes the signal on as it is. Either way its end is waited for. The notice of Slurm that the time is up
+    (SIGUSR1) tells it, too, for the first time only. If this process is killed, the trainer lives on, and nobody can
+    start another one meanwhile.
 
     Raises:
         SpecError: see `render`.
-        BusyError: the same training runs here already.
+        BusyError: the same training runs here already; the message names its process.
         OutputError: `Job.output` refuses the script.
         TrainingError: the trainer failed.
         KeyboardInterrupt, Terminated: this process was told to end, and the trainer has.
@@ -234,45 +239,44 @@ def launch(job: Job, program: Program) -> int:
     text = render(job, program)
     make_folder(path.parent)
     # Two at once would write each other's checkpoints. Machines that are started by hand share the folder.
-    with hold(path.with_name(LOCK.format(job.launch.node_rank or 0))):
+    with hold(path.with_name(LOCK.format(job.launch.node_rank or 0))) as lock:
         with AtomicFile(path) as file:
             file.write(text.encode())
-        code = _run(path)
+        code = _run(path, lock)
     if code:
         raise TrainingError(_failure(job, program, code, path))
     return 0
 
 
-def _run(path: Path) -> int:
+def _run(path: Path, lock: int) -> int:
     """Run a script to its end; returns its exit code, or minus the signal that ended it.
+
+    Args:
+        path: of the script.
+        lock: descriptor of the lock. The trainer has it as well: if this process is killed, the lock is still held.
 
     Raises:
         KeyboardInterrupt, Terminated: see `launch`.
     """
-    told: list[int] = []
-    process: subprocess.Popen[bytes] | None = None
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        told.append(number)
-        os.write(2, _WAITING if len(told) == 1 else b"")
-        if process is not None and process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM if len(told) == 1 else number)
+    def answer(number: int, earlier: int, starting: bool) -> int | None:
+        if not earlier:
+            with contextlib.suppress(OSError):  # the terminal may be what has gone
+                os.write(2, _TIME_IS_UP if number == signal.SIGUSR1 else _WAITING)
+            return signal.SIGTERM
+        return None if number == signal.SIGUSR1 else number
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
-    try:
-        # A session of its own: or the Ctrl-C of a terminal would reach the ranks too, which then die without saving.
-        process = subprocess.Popen(["bash", path], stdin=subprocess.DEVNULL, start_new_session=True)
-        if told:
-            os.killpg(process.pid, signal.SIGTERM)
-        code = process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    # torchrun would die of Slurm's notice, which a step gets as a whole. Who listens for it in spite of this hears it.
+    before = ["-c", "trap '' USR1; exec bash \"$0\""] if "SLURM_JOB_ID" in os.environ else []
+    # A session of its own: or the Ctrl-C of a terminal would reach the ranks too, which then die without saving.
+    options = {"stdin": subprocess.DEVNULL, "start_new_session": True, "pass_fds": (lock,)}
+    code, told = run_to_end(["bash", *before, str(path)], answer, lambda pid: lend(lock, pid), **options)
+    let_go(lock)
     if told:
-        handler = before[signal.Signals(told[0])]
+        handler = signal.getsignal(told[0])
         if callable(handler):  # who called knows the signal, too, and raises
             handler(told[0], None)
-        raise Terminated
+        raise TimeIsUp if told[0] == signal.SIGUSR1 else Terminated
     return code
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -90,31 +92,121 @@ def test_a_python_of_its_own(stubs, tmp_path, make_training):
     assert "--standalone -m \\\n  a.b" in command.render(job, program)
 
 
-@pytest.mark.parametrize("log", [False, True])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_end_it_waits_for_checkpoints(stubs, tmp_path, make_training, log, number):
-    """As a process of its own, since the signal would end the tests."""
-    train = {"log_file": str(tmp_path / "log")} if log else {}
-    job, program = make_training(str(tmp_path), ("--wait",), train=train, program=TRAINER)
+@pytest.fixture
+def start(stubs):
+    """Launch in a process of its own, since signals would end the tests; returns it once both ranks are at work."""
     code = (
-        "import dataclasses, json, sys\nfrom dataprep.errors import Terminated\n"
+        "import json, signal, sys\nfrom dataprep.errors import Terminated, TimeIsUp\n"
         "from dataprep.train.job import Job\nfrom dataprep.train.program import Program\n"
         "from dataprep.train.launchers import command\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # also if the tests ignore it\n"
         "job, program = json.load(sys.stdin)\n"
         "try: command.launch(Job.from_json(job, 'job'), Program(**program))\n"
-        "except Terminated: sys.exit(43)\nexcept KeyboardInterrupt: sys.exit(30)\n"
+        "except TimeIsUp: sys.exit(44)\nexcept Terminated: sys.exit(43)\nexcept KeyboardInterrupt: sys.exit(30)\n"
     )
-    given = json.dumps([job.to_json(), program.__dict__])
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        process.stdin.write(given)
+    started = []
+
+    def start(job, program, **options) -> subprocess.Popen:
+        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, text=True, **options)
+        lock = Path(job.output, "train-0.lock")
+        started.append((process, lock))
+        process.stdin.write(json.dumps([job.to_json(), program.__dict__]))
         process.stdin.close()
-        _wait_for(lambda: len(list(stubs.glob("rank-*.json"))) == 2)
-        process.send_signal(number)
-        assert process.wait(120) == (43 if number == signal.SIGTERM else 30)
-    assert sorted(path.name for path in stubs.glob("saved-*")) == ["saved-0", "saved-1"]
+        _wait_for(lambda: len(list(stubs.glob("rank-*.json"))) == 2 and "started" in lock.read_text())
+        return process
+
+    yield start
+    for process, lock in started:
+        process.kill()
+        process.wait()
+        with contextlib.suppress(OSError, KeyError):
+            os.killpg(_trainer(lock), signal.SIGKILL)
+
+
+def _trainer(lock: Path) -> int:
+    """The number of its process, and of its group."""
+    return int(json.loads(lock.read_text())["started"])
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 43), (signal.SIGINT, 30)])
+def test_told_to_end_it_waits_for_checkpoints(start, stubs, tmp_path, make_training, log, number, code):
+    train = {"log_file": str(tmp_path / "log")} if log else {}
+    process = start(*make_training(str(tmp_path), ("--wait",), train=train, program=TRAINER))
+    process.send_signal(number)
+    assert process.wait(120) == code
+    assert _saved(stubs) == ["saved-0", "saved-1"]
     if log:
         assert "rank 1 has saved" in (tmp_path / "log").read_text()
+
+
+def test_told_to_end_because_its_terminal_has_gone(start, stubs, tmp_path, make_training):
+    """Nobody can be told of it then."""
+    read, write = os.pipe()
+    process = start(*make_training(str(tmp_path), ("--wait",), program=TRAINER), stderr=write)
+    os.close(write)
+    os.close(read)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(120) == 43
+    assert _saved(stubs) == ["saved-0", "saved-1"]
+
+
+def test_told_by_slurm_that_its_time_is_up_it_waits_for_checkpoints(
+    start, stubs, tmp_path, make_training, monkeypatch, capfd
+):
+    """More than once, and all that runs in a step, as srun and scancel do it: torchrun does not know that signal."""
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    job, program = make_training(str(tmp_path), ("--wait",), program=TRAINER)
+    process = start(job, program)
+    os.killpg(_trainer(Path(job.output, "train-0.lock")), signal.SIGUSR1)
+    process.send_signal(signal.SIGUSR1)
+    said = ""
+
+    def is_told() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return "the job's time is about to end: the trainer is told to end" in said
+
+    _wait_for(is_told)
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(120) == 44
+    assert _saved(stubs) == ["saved-0", "saved-1"]
+
+
+def test_a_trainer_whose_starter_was_killed_is_no_others(start, stubs, tmp_path, make_training):
+    job, program = make_training(str(tmp_path), ("--wait",), program=TRAINER)
+    process = start(job, program)
+    process.kill()
+    process.wait()
+    trainer = _trainer(Path(job.output, "train-0.lock"))
+    message = f"/runs/one is held by process {trainer}, which process {process.pid} started, on .*; wait for it to end"
+    with pytest.raises(BusyError, match=message):
+        command.launch(job, program)
+    os.kill(trainer, signal.SIGTERM)
+
+    def is_free() -> bool:
+        with contextlib.suppress(BusyError):
+            return command.launch(job, program) == 0
+        return False
+
+    _wait_for(is_free)
+    assert _saved(stubs) == ["saved-0", "saved-1"]
+
+
+def test_what_a_prologue_leaves_running_is_no_trainer(stubs, tmp_path, make_training):
+    prologue = (f"sleep 60 > /dev/null & echo $! > {shlex.quote(str(tmp_path))}/daemon",)
+    job, program = make_training(str(tmp_path), launch={"prologue": prologue}, program=TRAINER)
+    command.launch(job, program)
+    daemon = int((tmp_path / "daemon").read_text())
+    try:
+        command.launch(job, program)
+    finally:
+        os.kill(daemon, signal.SIGKILL)
+        os.kill(int((tmp_path / "daemon").read_text()), signal.SIGKILL)
+
+
+def _saved(stubs: Path) -> list[str]:
+    return sorted(path.name for path in stubs.glob("saved-*"))
 
 
 def _wait_for(condition) -> None:
