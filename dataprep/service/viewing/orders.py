@@ -113,25 +113,30 @@ class Orders:
 
     def _ask(self, question: Question) -> Drawn:
         line = json.dumps({**asdict(question), "sampling": asdict(question.sampling)}).encode() + b"\n"
-        for attempt in range(2):  # it may have ended just now
-            child = self._started()
-            assert child.stdin is not None
-            assert child.stdout is not None
+        for _ in range(2):  # it may have ended just now
             try:
-                child.stdin.write(line)
-                child.stdin.flush()
-            except OSError:
-                self._end()
-                continue
-            if not select.select([child.stdout], [], [], WAIT_SECONDS)[0]:
+                said = self._exchange(self._started(), line)
+            except BaseException:
+                self._end()  # or its answer to this question would pass for that to the next one
+                raise
+            if said is None:
                 self._end()
                 raise BusyError(f"the order of these samples takes too long for a page; {_elsewhere(question)}")
-            if said := child.stdout.readline():
+            if said.endswith(b"\n"):
                 return _told(json.loads(said))
             self._end()
-            if attempt:
-                break
         raise FormatError(f"the order of these samples could not be made; {_elsewhere(question)}")
+
+    def _exchange(self, child: subprocess.Popen[bytes], line: bytes) -> bytes | None:
+        """What a child answers: a line; less than one where it has ended; None where it takes too long."""
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            child.stdin.write(line)
+            child.stdin.flush()
+        except OSError:
+            return b""
+        return child.stdout.readline() if _is_ready(child.stdout.fileno(), WAIT_SECONDS) else None
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._child is None or self._child.poll() is not None:
@@ -186,7 +191,7 @@ def answer(question: Question, index: Index, kept: Kept[SampleOrder]) -> Drawn:
 def main() -> None:
     """The child: answers questions until its standard input closes, or nobody asks."""
     kept: Kept[SampleOrder] = Kept(1)
-    while select.select([0], [], [], IDLE_SECONDS)[0] and (line := _line()):
+    while _is_ready(0, IDLE_SECONDS) and (line := _line()):
         try:
             value = json.loads(line)
             question = Question(**{**value, "sampling": Sampling(**value["sampling"])})
@@ -206,8 +211,15 @@ _KINDS: dict[str, type[DataprepError]] = {
 }
 
 
+def _is_ready(fd: int, seconds: float) -> bool:
+    """Whether there is something to read, or the end, within a time; `select` would refuse descriptors above 1023."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
 def _line() -> bytes:
-    """The next line of the standard input, read without a buffer, so that `select` sees what is left."""
+    """The next line of the standard input, read without a buffer, so that `_is_ready` sees what is left."""
     found = b""
     while not found.endswith(b"\n") and (more := os.read(0, 1 << 16)):
         found += more

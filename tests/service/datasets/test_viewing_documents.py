@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -264,6 +267,41 @@ def test_a_large_order_is_made_by_a_child(shelf, datasets, orders, monkeypatch):
     monkeypatch.setattr("dataprep.service.viewing.orders.MOST_BYTES", 8)
     with pytest.raises(SpecError, match=f"dataprep inspect {prefix} --sample 0"):
         orders.draw(questions[0])
+
+
+def test_a_server_with_many_open_files_asks_the_child(shelf, datasets, orders, monkeypatch):
+    """`select` refuses a descriptor above 1023; a server with many readers has some."""
+    prefix = datasets.find(f"o~{shelf.many}").pairs[0].path
+    question = Question(prefix, ALL, 5, 3, 9)
+    small = orders.draw(question)
+    monkeypatch.setattr("dataprep.service.viewing.orders.SMALL_BYTES", 0)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, before[1]), before[1]))
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        stack.callback(orders.close)
+        while (fd := os.open(os.devnull, os.O_RDONLY)) < 1024:
+            stack.callback(os.close, fd)
+        stack.callback(os.close, fd)
+        assert orders.draw(question) == small
+        assert orders._child.stdout.fileno() > 1023
+
+
+def test_an_answer_that_nobody_took_is_not_that_to_the_next_question(shelf, datasets, orders, monkeypatch):
+    """A Ctrl-C comes once the child was asked."""
+    prefix = datasets.find(f"o~{shelf.many}").pairs[0].path
+    first, second = (Question(prefix, ALL, number, 3, 9) for number in (0, 5))
+    small = orders.draw(second)
+    monkeypatch.setattr("dataprep.service.viewing.orders.SMALL_BYTES", 0)
+
+    def interrupted(fd, seconds):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("dataprep.service.viewing.orders._is_ready", interrupted)
+        orders.draw(first)
+    assert orders._child is None
+    assert orders.draw(second) == small
 
 
 def test_the_child_ends_with_its_server(tmp_path):
