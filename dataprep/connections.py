@@ -6,14 +6,17 @@ be tokenized while the next ones come. With a file for each connection, all woul
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from dataprep.errors import SourceError
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
 
@@ -23,6 +26,9 @@ class Connections:
 
     Args:
         number: how many.
+
+    Raises:
+        SourceError: the machine starts no more threads.
     """
 
     def __init__(self, number: int) -> None:
@@ -58,15 +64,38 @@ class Connections:
             call()
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
+        with contextlib.ExitStack() as stack:
+            stack.push(self)
+            with starting():
+                for thread in self._threads:
+                    thread.start()
+            stack.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
-        for _ in self._threads:
+        started = [thread for thread in self._threads if thread.ident is not None]
+        for _ in started:
             self._queue.put((_END, next(self._count), _nothing))
-        for thread in self._threads:
+        for thread in started:
             thread.join()
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """Say what to do where the machine starts no more threads, of which Python says so much by a RuntimeError.
+
+    Raises:
+        SourceError: it does not.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "new thread" not in str(error):
+            raise
+        raise SourceError(
+            f"cannot fetch files: {error}; raise the limit on processes and threads (ulimit -u, or that of the "
+            "container or job), or lower runtime.connections"
+        ) from error
 
 
 _END: tuple[float, ...] = (float("inf"),)

@@ -14,11 +14,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import deque
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from dataprep.connections import Connections
+from dataprep.connections import Connections, starting
 from dataprep.errors import Cancelled, DataprepError, OutputError, SourceError
 from dataprep.layout import RawFolder
 from dataprep.locks import Users
@@ -146,25 +147,49 @@ class Downloads:
             )
 
     def start(self, indices: Iterable[int]) -> None:
-        """Fetch files, in this order, as far as they are not here. Returns at once."""
+        """Fetch files, in this order, as far as they are not here. Returns at once.
+
+        Raises:
+            SourceError: the machine starts no more threads.
+        """
         todo = self.missing(i for i in indices if i not in self._futures)
         if not todo:
             return
         self._futures |= {i: Future() for i in todo}
         thread = threading.Thread(target=self._submit, args=(todo,), name="downloads", daemon=True)
+        with starting():
+            thread.start()
         self._order.append(thread)
-        thread.start()
 
     def _submit(self, todo: list[int]) -> None:
-        for i in todo:
-            with self._room:
-                while not self._pause.stop.is_set() and not self._fits(i):
-                    self._room.wait()
-                self._held[i] = self._files[i].num_bytes
-            if self._pause.stop.is_set():
-                self._futures[i].set_exception(Cancelled("stopped; run the same command again to go on"))
+        left = deque(todo)
+        try:
+            while left:
+                self._submit_one(left[0])
+                left.popleft()
+        except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits for one of the files
+            self._fatal = self._fatal or error
+            self._pause.stop.set()
+            for i in left:
+                self._settle(i, error)
+
+    def _submit_one(self, index: int) -> None:
+        with self._room:
+            while not self._pause.stop.is_set() and not self._fits(index):
+                self._room.wait()
+            self._held[index] = self._files[index].num_bytes
+        if self._pause.stop.is_set():
+            raise Cancelled("stopped; run the same command again to go on")
+        with starting():
+            self._pool.submit(self._fetch, index)
+
+    def _settle(self, index: int, error: BaseException | None) -> None:
+        """Say what became of a file; what was said first holds: a pool that cannot start a thread keeps the call."""
+        with contextlib.suppress(InvalidStateError):
+            if error is None:
+                self._futures[index].set_result(None)
             else:
-                self._pool.submit(self._fetch, i)
+                self._futures[index].set_exception(error)
 
     def _fits(self, index: int) -> bool:
         """Whether there is room for a file.
@@ -179,7 +204,7 @@ class Downloads:
         return index <= last and all(other >= first for other in self._held)
 
     def _fetch(self, index: int) -> None:
-        file, future = self._files[index], self._futures[index]
+        file = self._files[index]
         try:
             self._fetcher.fetch(_wanted(file))
             try:
@@ -192,10 +217,10 @@ class Downloads:
             if self._given_up >= GIVING_UP or isinstance(error, OutputError):
                 self._fatal = self._fatal or error
                 self._pause.stop.set()  # no network, no disk: the others need not try
-            future.set_exception(error)
+            self._settle(index, error)
         else:
             self._given_up = 0
-            future.set_result(None)
+            self._settle(index, None)
 
     def wait(self, indices: Iterable[int]) -> None:
         """Return once the files are here.
@@ -259,8 +284,10 @@ class Downloads:
                     path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
-        self._users.__enter__()
-        self._connections.__enter__()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._users)
+            self._connections.__enter__()
+            stack.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:

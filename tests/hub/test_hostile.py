@@ -14,6 +14,7 @@ from dataprep import fetching, web
 from dataprep.connections import Connections
 from dataprep.errors import SourceError, SpecError
 from dataprep.layout import RawFolder
+from dataprep.locks import Users
 from dataprep.parts import Wanted
 from dataprep.planning import resolve
 from dataprep.transfer import Fetcher
@@ -71,6 +72,49 @@ def test_a_file_that_vanishes_while_others_wait_for_room_is_fetched(here, tmp_pa
         return True
 
     assert within(60, work)
+
+
+@pytest.fixture
+def no_more_threads():
+    """To be called: from then on the machine starts none, for there is no room for the stack of one."""
+    before = threading.stack_size()
+    yield lambda: threading.stack_size(1 << 47)
+    threading.stack_size(before)
+
+
+def test_a_machine_that_starts_no_more_threads_ends_all_waiting(here, tmp_path, no_more_threads):
+    """Not only that for the file whose turn it was."""
+    from dataprep.stages.download import Downloads
+
+    here.add("datasets", "org/name", {f"{i}.jsonl": lines("x") for i in range(4)})
+    request = resolve("hf:org/name", "sample", tmp_path, settings=["runtime.keep_raw=false"], workers=1)
+    files, folder = request.recipe.files, RawFolder(Path(request.listing.raw))
+    reader, runtime, go, errors = request.recipe.reader, request.runtime, threading.Event(), []
+    with Downloads(folder, files, reader, runtime, lambda n: None) as downloads:
+        downloads.ahead_bytes = 0  # so that none is fetched before somebody waits for it
+
+        def wait():
+            go.wait()
+            try:
+                downloads.wait(range(3))
+            except SourceError as error:
+                errors.append(str(error))
+
+        waiting = threading.Thread(target=wait, daemon=True)
+        waiting.start()
+        downloads.start(range(3))
+        no_more_threads()
+        go.set()
+        waiting.join(60)
+        assert not waiting.is_alive(), "it hangs"
+        assert errors[0].startswith("cannot fetch files: can't start new thread; raise the limit on processes")
+        assert [str(error) for error in downloads.failures()] == errors * 3
+        with pytest.raises(SourceError, match="cannot fetch files: can't start new thread"):
+            downloads.start([3])
+    with pytest.raises(SourceError, match="cannot fetch files: can't start new thread"):
+        Downloads(folder, files, reader, runtime, lambda n: None).__enter__()
+    with Users(folder.in_use).alone() as alone:
+        assert alone
 
 
 def test_a_server_that_gives_too_little_and_refuses_the_rest_is_given_up(here, tmp_path):
