@@ -85,7 +85,7 @@ class Requests:
         wanted = self._wanted
         web.check_online(wanted.url)
         if urlsplit(wanted.url).scheme not in ("hf", "http", "https"):
-            self._take(objects.blocks(wanted.url, sink.position, sink.stop, _etag(wanted)), sink)
+            self._take(objects.blocks(wanted.url, sink.position, sink.stop, _etag(wanted), self._pause), sink)
             return
         try:
             self._ask(sink, self._direct)

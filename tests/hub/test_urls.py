@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socketserver
 import sys
 import threading
 import urllib.request
@@ -15,8 +16,10 @@ import pytest
 import zstandard
 
 import dataprep
-from dataprep import fetching
-from dataprep.errors import SourceError, SpecError
+from dataprep import fetching, web
+from dataprep.errors import Cancelled, SourceError, SpecError
+from dataprep.layout import RawFolder
+from dataprep.specs import ReaderSpec, Runtime, SourceFile
 
 LINES = "".join(json.dumps({"text": f"text {i}."}) + "\n" for i in range(200)).encode()
 OTHER = "".join(json.dumps({"text": f"other {i}"}) + "\n" for i in range(100)).encode()
@@ -236,6 +239,78 @@ def test_google_cloud_storage_refuses(here, tmp_path, monkeypatch, status):
         finally:
             server.shutdown()
             gcsfs.GCSFileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def silent(here, monkeypatch, tmp_path):
+    """A server that takes connections and says nothing: events that it was asked, and that who asked gave up."""
+    import gcsfs
+
+    asked, given_up = threading.Event(), threading.Event()
+
+    class Silent(socketserver.BaseRequestHandler):
+        def handle(self):
+            while self.request.recv(1 << 16):
+                asked.set()
+            given_up.set()
+
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    monkeypatch.setattr(socketserver.ThreadingTCPServer, "daemon_threads", True)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Silent) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:{}".format(*server.server_address[1:]))
+        gcsfs.GCSFileSystem.clear_instance_cache()
+        try:
+            yield asked, given_up
+        finally:
+            server.shutdown()
+            gcsfs.GCSFileSystem.clear_instance_cache()
+
+
+def test_google_cloud_storage_that_says_nothing_is_not_waited_for(silent, monkeypatch):
+    from huggingface_hub import constants
+
+    from dataprep import objects
+
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.1)
+    _, given_up = silent
+    pause, errors = web.Pause(), []
+
+    def read():
+        try:
+            list(objects.blocks("gs://bucket/a.jsonl", 0, 9, None, pause))
+        except Cancelled as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    assert given_up.wait(30), "it waits for ever"
+    pause.stop.set()  # or gcsfs would try again, five times
+    thread.join(30)
+    assert errors
+
+
+def test_a_download_from_a_store_that_says_nothing_stops_at_once(silent, monkeypatch, tmp_path):
+    """Whatever its package still means to try."""
+    from huggingface_hub import constants
+
+    from dataprep.stages.download import Downloads
+
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 1000)
+    asked, given_up = silent
+    path = str(tmp_path / "files" / "a.jsonl")
+    file = SourceFile(name="a.jsonl", path=path, num_bytes=9, url="gs://bucket/a.jsonl", format="jsonl", checksum=None)
+
+    def leave():
+        with Downloads(RawFolder(tmp_path), [file], ReaderSpec(), Runtime(), lambda n: None) as downloads:
+            downloads.start([0])
+            assert asked.wait(30)
+
+    thread = threading.Thread(target=leave, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), "it hangs"
+    assert given_up.wait(30), "the connection is closed as well"
 
 
 def test_a_scheme_whose_package_is_missing_says_which(here, tmp_path, monkeypatch):
