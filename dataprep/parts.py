@@ -1,8 +1,9 @@
 """A file while it is fetched: whose it is, and what is there of it.
 
-A part is private to one process, which holds its lock while it writes. One that a dead run left is taken over by a
-rename: of several who try, one wins. Where locks do not reach, on another machine, a process that has not written for
-long is taken for dead, though it may be alive: its part is copied, so that no two ever write to one file.
+A part is private to one process, which holds its lock while it writes, and touches it while it waits. One that a dead
+run left is taken over by a rename: of several who try, one wins. Where locks do not reach, on another machine, or tell
+nothing, a process that has not touched its part for long is taken for dead, though it may be alive: its part is copied,
+so that no two ever write to one file.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 60.0
 """A part of another machine that nobody wrote to for so long was left by a dead run: locks may mean nothing there."""
+
+BEAT_SECONDS = 15.0
+"""How often who waits, for its turn or a server, touches its part."""
+
+LOOK_SECONDS = 1.0
+"""What at most counts of the time between two looks: who stood still, or whose file server did, saw nothing."""
 
 LOCKING_SECONDS = 2.0
 """How long a process of this machine may take between naming a part and locking it."""
@@ -113,6 +120,11 @@ class Part:
                     self._left.unlink()
             self.position = self._digests.read(self._fd, self._wanted.num_bytes, check)
 
+    def touch(self) -> None:
+        """Show those who cannot see its lock, or cannot trust it, that its owner is alive."""
+        with explain(self.path, "touch"):
+            os.utime(self._fd)
+
     @property
     def stop(self) -> int:
         """The size it is to have."""
@@ -177,9 +189,10 @@ def claim(folder: RawFolder, wanted: Wanted, pause: Pause) -> Part | None:
         Cancelled: the pause was stopped.
     """
     begin, path = folder.part(wanted.name, wanted.identity), folder.files / wanted.name
+    watched: dict[Path, Watched] = {}
     while not path.exists():
         with _claiming:
-            part = _take(folder, begin, wanted)
+            part = _take(folder, begin, wanted, watched)
         if part is None:
             pause.wait(0.2)
         elif path.exists():  # published in between
@@ -197,11 +210,33 @@ _claiming = threading.Lock()
 """Threads of a process take turns, so that a part of this process without a lock is always one that was left."""
 
 
-def _take(folder: RawFolder, begin: str, wanted: Wanted) -> Part | None:
+@dataclass
+class Watched:
+    """A part of another machine whose lock is held, by whoever.
+
+    Attributes:
+        mtime_ns: when it was touched, by the clock of the file system.
+        looked: when it was looked at, by our own.
+        quiet: seconds of looking on in which it was not touched.
+    """
+
+    mtime_ns: int
+    looked: float
+    quiet: float = 0.0
+
+    def look(self, mtime_ns: int) -> bool:
+        """Whether it was touched lately."""
+        now = time.monotonic()
+        self.quiet = self.quiet + min(now - self.looked, LOOK_SECONDS) if mtime_ns == self.mtime_ns else 0.0
+        self.mtime_ns, self.looked = mtime_ns, now
+        return self.quiet < IDLE_SECONDS
+
+
+def _take(folder: RawFolder, begin: str, wanted: Wanted, watched: dict[Path, Watched]) -> Part | None:
     """A part of this process's own, or None: another process has one."""
     with explain(folder.parts, "look into"):
         there = [p for p in folder.parts.iterdir() if p.name.startswith(begin)]
-    states = {path: _state(path) for path in there}
+    states = {path: _state(path, watched) for path in there}
     if "alive" in states.values():
         return None
     # What nothing can prove is gone on with only where the kernel that wrote it still runs: after a power failure there
@@ -216,7 +251,7 @@ def _take(folder: RawFolder, begin: str, wanted: Wanted) -> Part | None:
     if part is None:
         return None
     rivals = [p for p in folder.parts.iterdir() if p.name.startswith(begin) and p.name < part.path.name]
-    if any(_state(p) == "alive" for p in rivals):  # two began in the same instant
+    if any(_state(p, watched) == "alive" for p in rivals):  # two began in the same instant
         part.discard()
         return None
     return part
@@ -246,8 +281,10 @@ def _boot_of(path: Path) -> str:
     return path.name.rpartition(MARK)[2].partition("-")[0]
 
 
-def _state(path: Path) -> Literal["alive", "dead", "silent"]:
-    """Whether somebody is writing a part: holds its lock, or, where locks do not reach, wrote to it lately.
+def _state(path: Path, watched: dict[Path, Watched]) -> Literal["alive", "dead", "silent"]:
+    """Whether somebody is writing a part: holds its lock, or, where locks do not reach, touched it lately.
+
+    A lock that another machine holds proves nothing for ever: an NFSv3 server keeps those of a client that is gone.
 
     ``silent``: nobody did, but its owner may be alive.
     """
@@ -257,7 +294,9 @@ def _state(path: Path) -> Literal["alive", "dead", "silent"]:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return "alive"
+                mtime_ns = os.fstat(file.fileno()).st_mtime_ns
+                seen = watched.setdefault(path, Watched(mtime_ns, time.monotonic()))
+                return "alive" if seen.look(mtime_ns) or reached else "silent"
             except OSError:  # a file system without locks
                 reached = False
             idle = time.time() - os.fstat(file.fileno()).st_mtime

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from dataprep import web
 from dataprep.digests import Digests
 from dataprep.errors import SourceError, public
-from dataprep.parts import Part, Wanted, claim
+from dataprep.parts import BEAT_SECONDS, Part, Wanted, claim
 from dataprep.receipts import Receipts
 from dataprep.requests import Piece, RangesIgnoredError, Requests
 from dataprep.storage import explain, make_folder
@@ -152,13 +152,15 @@ class Fetcher:
     def _get(self, wanted: Wanted, part: Part, requests: Requests, number: int) -> None:
         """Fetch what is missing of a file: in one request, or, of a large one, in pieces side by side."""
         if part.stop - part.position > PIECE_BYTES:
+            _await(part, lambda seconds: self._large.acquire(timeout=seconds))
             try:
-                with self._large:
-                    self._side_by_side(wanted, part, requests, number)
+                self._side_by_side(wanted, part, requests, number)
                 return
             except RangesIgnoredError as error:
                 log.info("%s: %s; fetching it in one piece", public(wanted.url), error)
-        self._connections.submit((number, 0), lambda: self._persist(part, wanted, requests)).result()
+            finally:
+                self._large.release()
+        _result(part, self._connections.submit((number, 0), lambda: self._persist(part, wanted, requests)))
 
     def _side_by_side(self, wanted: Wanted, part: Part, requests: Requests, number: int) -> None:
         """Pieces are fetched side by side and written in order, so that a part is always a beginning of its file."""
@@ -171,12 +173,12 @@ class Fetcher:
                     call = functools.partial(self._persist, piece, wanted, requests)
                     window.append((piece, self._connections.submit((number, start), call)))
                     start = piece.stop
-                window[0][1].result()
+                _result(part, window[0][1])
                 self._keep(part, [window.popleft()[0]])
         finally:
             for _, future in window:
                 future.cancel()
-            wait([future for _, future in window])
+            _await(part, lambda seconds: not wait([future for _, future in window], seconds).not_done)
             self._keep(part, [piece for piece, _ in window])
 
     def _keep(self, part: Part, pieces: list[Piece]) -> None:
@@ -199,3 +201,14 @@ class Fetcher:
                 failures = 1 if sink.position > furthest else failures + 1
                 furthest = max(furthest, sink.position)
                 web.give_up_or_wait(error, wanted.url, failures, self._pause, self._patience)
+
+
+def _await(part: Part, done: Callable[[float], bool]) -> None:
+    """Wait until something is done that is waited for some seconds at a time; meanwhile others see the part alive."""
+    while not done(BEAT_SECONDS):
+        part.touch()
+
+
+def _result(part: Part, future: Future[None]) -> None:
+    _await(part, lambda seconds: not wait([future], seconds).not_done)
+    future.result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import random
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from loopback_probe import until
@@ -304,7 +306,7 @@ def test_a_part_of_another_machine_is_taken_over_once_it_is_idle(here, repo, fol
     folder.parts.mkdir(parents=True)
     left = folder.parts / f"{folder.part(want.name, want.identity)}elsewhere-17-0a1b2c3d"
     left.write_bytes(DATA[:2_000_000])
-    assert parts._state(left) == "alive", "its lock may mean nothing here, and it was written to lately"
+    assert parts._state(left, {}) == "alive", "its lock may mean nothing here, and it was written to lately"
     os.utime(left, (time.time() - 100, time.time() - 100))
 
     fetch(folder, want)
@@ -312,6 +314,78 @@ def test_a_part_of_another_machine_is_taken_over_once_it_is_idle(here, repo, fol
     assert held(folder, want) == DATA
     assert here.served() == SIZE - 2_000_000
     assert not left.exists()
+
+
+def test_a_part_that_a_machine_which_is_gone_still_locks_is_taken_over(here, repo, folder, monkeypatch):
+    """An NFSv3 server keeps the locks of a client that died, for ever if it does not come back."""
+    want, results, pause = wanted(repo), [], Pause()
+    folder.parts.mkdir(parents=True)
+    left = folder.parts / f"{folder.part(want.name, want.identity)}elsewhere-17-0a1b2c3d"
+    left.write_bytes(DATA[:2_000_000])
+    os.utime(left, (time.time() + 1000, time.time() + 1000))  # its clock is nobody's business
+    monkeypatch.setattr(parts, "IDLE_SECONDS", 0.3)
+    with left.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        thread = threading.Thread(target=lambda: results.append(fetch(folder, want, pause=pause)), daemon=True)
+        thread.start()
+        thread.join(30)
+        pause.stop.set()
+        assert results, "it waits for ever"
+
+    assert held(folder, want) == DATA
+    assert here.served() == SIZE - 2_000_000
+    assert not left.exists()
+
+
+def test_a_locked_part_of_another_machine_is_alive_while_it_is_touched(tmp_path, monkeypatch):
+    """Only time of looking on counts, and only without a touch in it."""
+    now, watched = [0.0], {}
+    monkeypatch.setattr(parts, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    theirs, mine = tmp_path / "x.elsewhere-17-0a1b2c3d", tmp_path / f"x{parts.MARK}{parts._owner()}"
+    with theirs.open("wb") as one, mine.open("wb") as other:
+        fcntl.flock(one, fcntl.LOCK_EX)
+        fcntl.flock(other, fcntl.LOCK_EX)
+
+        def states(seconds, step):
+            found = set()
+            for _ in range(round(seconds / step)):
+                now[0] += step
+                found.add(parts._state(theirs, watched))
+                assert parts._state(mine, watched) == "alive", "a lock of this machine is the truth"
+            return found
+
+        for i in range(5):
+            assert states(59, 1) == {"alive"}
+            os.utime(theirs, (i, i))
+        assert states(10_000, 1000) == {"alive"}, "it stood still itself"
+        assert states(100, 0.25) == {"alive", "silent"}
+
+
+@pytest.mark.parametrize(
+    ("waits_for", "piece_bytes"), [("its turn", 300_000), ("a connection", 300_000), ("a connection", 8 << 20)]
+)
+def test_who_waits_shows_that_it_is_alive(here, repo, folder, monkeypatch, waits_for, piece_bytes):
+    monkeypatch.setattr(transfer, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(transfer, "BEAT_SECONDS", 0.02)
+    free = threading.Event()
+    with Connections(1) as connections:
+        fetcher = Fetcher(folder, connections, Pause(), lambda n: None, QUICK)
+        fetcher._large = threading.Semaphore(waits_for == "a connection")
+        if waits_for == "a connection":
+            connections.submit((-1, 0), free.wait)
+        thread = threading.Thread(target=fetcher.fetch, args=(wanted(repo),), daemon=True)
+        thread.start()
+        try:
+            until(lambda: folder.parts.exists() and any(folder.parts.iterdir()))
+            (part,) = folder.parts.iterdir()
+            for _ in range(3):  # the first may be that of who begins
+                os.utime(part, (1, 1))
+                until(lambda: part.stat().st_mtime > 1)
+        finally:
+            free.set()
+            fetcher._large.release()
+            thread.join()
+    assert held(folder, wanted(repo)) == DATA
 
 
 def test_who_finds_a_live_download_waits_for_it(here, hub_environment, repo, folder):
