@@ -35,9 +35,10 @@ settings.register_profile("default", deadline=None, print_blob=True, max_example
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# A suite that a script starts in the background inherits an ignored Ctrl-C, and so would the processes that it
-# interrupts.
+# A suite that a script starts in the background, or with nohup, inherits signals that are ignored, and so would the
+# processes that it sends them to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

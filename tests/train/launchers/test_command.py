@@ -96,10 +96,9 @@ def test_a_python_of_its_own(stubs, tmp_path, make_training):
 def start(stubs):
     """Launch in a process of its own, since signals would end the tests; returns it once both ranks are at work."""
     code = (
-        "import json, signal, sys\nfrom dataprep.errors import Terminated, TimeIsUp\n"
+        "import json, sys\nfrom dataprep.errors import Terminated, TimeIsUp\n"
         "from dataprep.train.job import Job\nfrom dataprep.train.program import Program\n"
         "from dataprep.train.launchers import command\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)  # also if the tests ignore it\n"
         "job, program = json.load(sys.stdin)\n"
         "try: command.launch(Job.from_json(job, 'job'), Program(**program))\n"
         "except TimeIsUp: sys.exit(44)\nexcept Terminated: sys.exit(43)\nexcept KeyboardInterrupt: sys.exit(30)\n"
