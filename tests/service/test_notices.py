@@ -271,13 +271,13 @@ def test_a_command_that_is_killed():
 
 
 def test_a_command_that_hangs_is_stopped_with_all_it_began(monkeypatch, tmp_path):
-    monkeypatch.setattr(notices, "COMMAND_SECONDS", 3)
+    monkeypatch.setattr(notices, "COMMAND_SECONDS", 1.5)
     notify = Notify(command=("sh", "-c", "sleep 60 & echo $!; wait"), on=("failed",))
 
     (problem,) = tell(notify, EVENT)
 
     begin, _, child = problem.rpartition(": ")
-    assert begin.endswith("it took more than 3 s and was stopped")
+    assert begin.endswith("it took more than 1.5 s and was stopped")
     deadline = time.monotonic() + 30
     while lives(child):
         assert time.monotonic() < deadline
