@@ -122,7 +122,7 @@ def test_commands_of_slurm_that_do_not_end(tmp_path, monkeypatch, silent):
     assert shown == ["what the job says"]
 
 
-@pytest.mark.slow
+@pytest.mark.slurm
 def test_workers_as_jobs_that_cannot_be_submitted_are_not_waited_for(tmp_path, monkeypatch, silent, said):
     pytest.importorskip("dask_jobqueue", reason="pip install 'dataprep-llm[slurm]'")
     monkeypatch.setattr(elastic, "ANSWER_SECONDS", 0.5)
