@@ -56,8 +56,8 @@ class Daemon:
         while not stop.is_set():
             try:
                 self.look()
-            except Exception:
-                log.exception("to look what is due failed; it is tried again")  # other jobs, and later ones, go on
+            except Exception:  # a fault of ours: the thread would end unseen, and with it all schedules
+                log.exception("to look what is due failed; it is tried again")
             stop.wait(LOOK_SECONDS)
 
     def look(self) -> list[str]:
