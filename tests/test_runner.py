@@ -347,6 +347,21 @@ def test_a_full_disk(tmp_path, mounted, size):
         assert Path(f"{prefix}.{suffix}").read_bytes() == Path(f"{expected.prefix}.{suffix}").read_bytes()
 
 
+def test_the_cluster_is_closed_before_an_error_is_seen(corpus, tmp_path, monkeypatch):
+    """And not when Python frees what it was used by, where a Ctrl-C that comes meanwhile would be dropped."""
+    closed = []
+    leave = runner.Cluster.__exit__
+
+    def fail(*arguments):
+        raise OutputError("no more")
+
+    monkeypatch.setattr(runner, "_collect", fail)
+    monkeypatch.setattr(runner.Cluster, "__exit__", lambda self, *error: (leave(self, *error), closed.append(True))[0])
+    with pytest.raises(OutputError, match="no more") as found:
+        _run(corpus, tmp_path / "out")
+    assert closed, found.traceback  # which keeps alive what it goes through
+
+
 def test_a_read_only_output(corpus, tmp_path, mounted):
     output = mounted(tmp_path / "mounted", "size=1m,ro")
     for place in (output, output / "deeper"):
